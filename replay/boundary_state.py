@@ -49,7 +49,7 @@ class LeftOut(NamedTuple):
 
 def harmful(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     """Return ``left_out`` without those that lack a coordinator epoch alone."""
-    return tuple(one for one in left_out if one.reason is not Unexplained.COORDINATOR)
+    return tuple(producer for producer in left_out if producer.reason is not Unexplained.COORDINATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
     """
     goes_on = state["first_is_marker"] | (state["first_sequence"] > 0) | (state["first_epoch"] > 0)
     coordinated = sorted((one for one in opened if one.entry.coordinator_epoch != NONE), key=attrgetter("first_offset"))
-    begun = {one.entry.producer_id: one.first_offset for one in reversed(coordinated)}
+    begun = {transaction.entry.producer_id: transaction.first_offset for transaction in reversed(coordinated)}
     for index in np.flatnonzero(np.isin(state["producer_id"], list(begun))):
         marker = state["first_marker_offset"][index]
         goes_on[index] |= marker == NONE or begun[int(state["producer_id"][index])] < marker
@@ -133,8 +133,8 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
 def fewest(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     """Return ``left_out`` in order, each producer once, with at most ``MOST_NAMED`` of those that only have a past."""
     ordered = sorted(left_out)
-    named = [one for one in ordered if one.reason is not Unexplained.LATER]
-    known = {one.producer_id for one in named}
+    named = [producer for producer in ordered if producer.reason is not Unexplained.LATER]
+    known = {producer.producer_id for producer in named}
     later = [one for one in ordered if one.reason is Unexplained.LATER and one.producer_id not in known]
     return tuple(sorted((*named, *later[:MOST_NAMED])))
 

@@ -123,8 +123,8 @@ def _claim(sources: Sources, segment: Segment) -> _Claim:
         return _Claim(None)
     if not last:
         return file_time
-    is_odd = any(one.timestamp >= last[-1].timestamp or one.relative_offset > last[-1].relative_offset
-                 for one in last[:-1])  # fmt: skip
+    is_odd = any(entry.timestamp >= last[-1].timestamp or entry.relative_offset > last[-1].relative_offset
+                 for entry in last[:-1])  # fmt: skip
     return _Claim(last[-1].timestamp, is_indexed=True, is_odd=is_odd, entry=last[-1])
 
 

@@ -331,7 +331,7 @@ def _with_window(
     """
     *others, (start, end) = _merge([*stretches, window])
     unread = (
-        one.mtime_ms if one.largest_timestamp_ms is None else one.largest_timestamp_ms for one in segments[:start]
+        span.mtime_ms if span.largest_timestamp_ms is None else span.largest_timestamp_ms for span in segments[:start]
     )
     last = Run(
         start=start,

@@ -180,7 +180,7 @@ def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | 
     times = (one.unexplained_since_ms for one in result.boundaries if one.unexplained_since_ms is not None)
     since_ms = min(times, default=None)
     moved = plan.moved.union(*(boundary.moved for boundary in result.boundaries))
-    unmoved = plan.unmoved.union(*(one.unmoved for one in result.boundaries))
+    unmoved = plan.unmoved.union(*(boundary.unmoved for boundary in result.boundaries))
     if since_ms is None and (moved, unmoved) == (plan.moved, plan.unmoved):
         return None
     further = replace(plan, moved=moved, unmoved=unmoved)
@@ -264,23 +264,23 @@ def of_range(summary: SplitSummary, ids: IdRange) -> SplitSummary:
 
 def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
     """Return the joined result of one boundary from all ranges; its digest is not known yet."""
-    outcome = max((one.outcome for one in ranges), key=_GRAVITY.index)
-    given_up = any(one.unexplained_since_ms == 0 for one in ranges)
+    outcome = max((boundary.outcome for boundary in ranges), key=_GRAVITY.index)
+    given_up = any(boundary.unexplained_since_ms == 0 for boundary in ranges)
     outcome = Outcome.UNEXPLAINED if given_up else outcome
-    of_outcome = [one for one in ranges if one.outcome is outcome]
+    of_outcome = [boundary for boundary in ranges if boundary.outcome is outcome]
     if outcome is not Outcome.REBUILT:
         return replace(
             of_outcome[0],
             unexplained_since_ms=min(_known(of_outcome, lambda one: one.unexplained_since_ms), default=None),
-            moved=frozenset().union(*(one.moved for one in of_outcome)),
-            unmoved=frozenset().union(*(one.unmoved for one in of_outcome)),
+            moved=frozenset().union(*(boundary.moved for boundary in of_outcome)),
+            unmoved=frozenset().union(*(boundary.unmoved for boundary in of_outcome)),
             # If reasons differ only in an offset, take the one with the smallest offset.
             reason=min(_known(of_outcome, lambda one: one.reason), key=lambda text: (len(text), text), default=None),
         )
     return replace(
         ranges[0],
-        entries=sum(one.entries for one in ranges),
-        left_out=fewest(left_out for one in ranges for left_out in one.left_out),
+        entries=sum(boundary.entries for boundary in ranges),
+        left_out=fewest(left_out for boundary in ranges for left_out in boundary.left_out),
         comparison=_join_comparisons(_known(ranges, lambda one: one.comparison)),
     )
 
@@ -295,19 +295,19 @@ def _known(ranges: Sequence[_R], value: Callable[[_R], _T | None]) -> list[_T]:
 def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
     if not ranges:
         return None
-    verdicts = {one.verdict for one in ranges}
+    verdicts = {comparison.verdict for comparison in ranges}
     worst = next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
     return replace(
         ranges[0],
         verdict=worst,
-        missing=Producers.join([one.missing for one in ranges]),
-        different=Producers.join([one.different for one in ranges]),
-        swept=Producers.join([one.swept for one in ranges]),
-        coordinator_lost=Producers.join([one.coordinator_lost for one in ranges]),
-        batch_lost=Producers.join([one.batch_lost for one in ranges]),
-        coordinator_kept=Producers.join([one.coordinator_kept for one in ranges]),
-        older_rules=Producers.join([one.older_rules for one in ranges]),
-        unrecorded=Producers.join([one.unrecorded for one in ranges]),
+        missing=Producers.join([comparison.missing for comparison in ranges]),
+        different=Producers.join([comparison.different for comparison in ranges]),
+        swept=Producers.join([comparison.swept for comparison in ranges]),
+        coordinator_lost=Producers.join([comparison.coordinator_lost for comparison in ranges]),
+        batch_lost=Producers.join([comparison.batch_lost for comparison in ranges]),
+        coordinator_kept=Producers.join([comparison.coordinator_kept for comparison in ranges]),
+        older_rules=Producers.join([comparison.older_rules for comparison in ranges]),
+        unrecorded=Producers.join([comparison.unrecorded for comparison in ranges]),
         unread_since_ms=min(_known(ranges, lambda one: one.unread_since_ms), default=None),
     )
 
@@ -319,13 +319,13 @@ _WORST_FIRST: Final = (
 
 def join_runs(ranges: Sequence[RunResult]) -> RunResult:
     """Return the joined result of one run from all ranges, without its boundaries."""
-    unstable = [one.first_unstable_offset for one in ranges if one.first_unstable_offset is not None]
+    unstable = [result.first_unstable_offset for result in ranges if result.first_unstable_offset is not None]
     return replace(
         ranges[0],
         boundaries=(),
         first_unstable_offset=min(unstable, default=None),
-        lacks_records=any(one.lacks_records for one in ranges),
-        error=next((one.error for one in ranges if one.error is not None), None),
+        lacks_records=any(result.lacks_records for result in ranges),
+        error=next((result.error for result in ranges if result.error is not None), None),
         anchors=_join_anchors(ranges),
     )
 
@@ -333,13 +333,13 @@ def join_runs(ranges: Sequence[RunResult]) -> RunResult:
 def _join_anchors(ranges: Sequence[RunResult]) -> tuple[Anchor, ...]:
     """Return the states that every range has cached, each with the files of all ranges."""
     by_offset: dict[int, list[Anchor]] = {}
-    for anchor in chain.from_iterable(one.anchors for one in ranges):
+    for anchor in chain.from_iterable(result.anchors for result in ranges):
         by_offset.setdefault(anchor.offset, []).append(anchor)
     return tuple(
         replace(
             kept[0],
-            states=tuple(chain.from_iterable(one.states for one in kept)),
-            cut_through=frozenset(chain.from_iterable(one.cut_through for one in kept)),
+            states=tuple(chain.from_iterable(anchor.states for anchor in kept)),
+            cut_through=frozenset(chain.from_iterable(anchor.cut_through for anchor in kept)),
         )
         for kept in by_offset.values()
         if len(kept) == len(ranges)

@@ -45,7 +45,7 @@ class Packed(Sequence[_T]):
 
         """
         kind: Any = type(values[0])
-        numbers = array("q", (getattr(one, number) for one in values))
+        numbers = array("q", (getattr(value, number) for value in values))
         self._columns = _Columns(
             kind=kind,
             length=len(values),
@@ -158,7 +158,7 @@ class _Optional:
         return None if found == _NONE else found
 
     def __iter__(self) -> Iterator[int | None]:
-        return (None if one == _NONE else one for one in self.numbers)
+        return (None if number == _NONE else number for number in self.numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class _Names:
         return f"{self.before}{self.offsets[at]:0{_DIGITS}d}{self.after}"
 
     def __iter__(self) -> Iterator[str]:
-        return (f"{self.before}{one:0{_DIGITS}d}{self.after}" for one in self.offsets)
+        return (f"{self.before}{offset:0{_DIGITS}d}{self.after}" for offset in self.offsets)
 
 
 def _column(values: list[Any], offsets: array[int]) -> Any:  # noqa: ANN401 - one of the three, or a sequence
@@ -189,5 +189,5 @@ def _column(values: list[Any], offsets: array[int]) -> Any:  # noqa: ANN401 - on
             numbers = array("q", values)
             return offsets if numbers == offsets else numbers
         if kinds <= {int, NoneType} and _NONE not in values:
-            return _Optional(array("q", (_NONE if one is None else one for one in values)))
+            return _Optional(array("q", (_NONE if value is None else value for value in values)))
     return tuple(values)

@@ -214,8 +214,8 @@ def faults_by_release() -> Iterator[str]:
     yield from table(
         ("fault", *map(str, releases)),
         (
-            (f"[`{one.name}`]({FAULTS.name}{anchor(one)})", *(words[one.is_in(release)] for release in releases))
-            for one in KNOWN_FAULTS
+            (f"[`{fault.name}`]({FAULTS.name}{anchor(fault)})", *(words[fault.is_in(release)] for release in releases))
+            for fault in KNOWN_FAULTS
         ),
     )
 

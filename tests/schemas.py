@@ -85,7 +85,7 @@ def _schema(kind: Any, found: dict[str, Any], is_closed: bool) -> dict[str, Any]
         return {"type": "string", "enum": [one.value for one in kind]}
     arguments = get_args(kind)
     if get_origin(kind) in {Union, UnionType}:
-        return {"anyOf": [_schema(one, found, is_closed) for one in arguments]}
+        return {"anyOf": [_schema(argument, found, is_closed) for argument in arguments]}
     if get_origin(kind) is list:
         return {"type": "array", "items": _schema(arguments[0], found, is_closed)}
     assert get_origin(kind) is dict, kind

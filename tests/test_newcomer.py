@@ -128,7 +128,7 @@ def check_shown(text: str, printed: str) -> None:
 def check_examples(newcomer: Newcomer) -> None:
     asking, planning = blocks("docs/api.md", "With curl", "sh")
     partitions, boundaries, schedule, runs, audit, ready = answers(newcomer.types(asking))
-    assert {one["topic"] for one in partitions["partitions"]} == {"dash-ed.topic_1", "legacy"}  # type: ignore[attr-defined]
+    assert {partition["topic"] for partition in partitions["partitions"]} == {"dash-ed.topic_1", "legacy"}  # type: ignore[attr-defined]
     assert boundaries["boundaries"]
     assert schedule["name"] == "look"
     assert len(runs["runs"]) >= 3  # type: ignore[arg-type]

@@ -136,5 +136,5 @@ def _dead(cache: RemoteLogMetadataCache) -> dict[str, tuple[Death, int]]:
     deleting = (segment for segment in cache.segments if segment.state is SegmentState.DELETE_SEGMENT_STARTED)
     found = {segment_id: (Death.DELETED, at_ms) for segment_id, at_ms in cache.deleted.items()}
     found |= {orphan.id: (Death.COPY_NEVER_ENDED, orphan.event_timestamp_ms) for orphan in cache.orphans}
-    found |= {one.id: (Death.DELETION_NEVER_ENDED, one.event_timestamp_ms) for one in deleting}
+    found |= {segment.id: (Death.DELETION_NEVER_ENDED, segment.event_timestamp_ms) for segment in deleting}
     return {segment_id: one for segment_id, one in found.items() if not is_ours(segment_id)}

@@ -116,13 +116,13 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
         for one in repaired
         if max(info.modified_ms for info in one.infos) <= before_ms and (not one.is_unfinished or is_lost(store, one))
     ]
-    named = named_by_records(store, (one for one in repaired if one not in ended))
+    named = named_by_records(store, (folder for folder in repaired if folder not in ended))
     unnamed = [info for info in unnamed if info.key not in named]
-    unnamed += [info for one in ended for info in one.infos]
+    unnamed += [info for folder in ended for info in folder.infos]
     unnamed.sort(key=lambda info: info.key)
     old = tuple(info for info in unnamed if info.modified_ms <= before_ms)
-    begun = [one for one in store.unfinished() if _is_of_a_run(one)]
-    stale = tuple(one for one in begun if one.begun_ms <= before_ms)
+    begun = [upload for upload in store.unfinished() if _is_of_a_run(upload)]
+    stale = tuple(upload for upload in begun if upload.begun_ms <= before_ms)
     return Garbage(
         objects=old,
         unfinished=stale,
@@ -297,7 +297,7 @@ class PartitionRetention:
     @property
     def size_bytes(self) -> int:
         """Size of all objects that are deleted."""
-        return sum(one.stored.size_bytes for one in self.beyond)
+        return sum(manifest.stored.size_bytes for manifest in self.beyond)
 
     @property
     def new_start_offset(self) -> int | None:
@@ -323,11 +323,11 @@ def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) 
     one.
     """
     ordered = sorted(shipped, key=lambda one: (one.manifest.base_offset, one.manifest.next_base_offset, one.key))
-    made = sorted((one.manifest for one in ordered), key=attrgetter("made"))
-    links = {id(one) for one in chain_of(made)}
-    chain = [one for one in ordered if id(one.manifest) in links]
+    made = sorted((manifest.manifest for manifest in ordered), key=attrgetter("made"))
+    links = {id(manifest) for manifest in chain_of(made)}
+    chain = [manifest for manifest in ordered if id(manifest.manifest) in links]
     gone = chain[: max(_beyond_age(chain, limits.age_ms, now_ms), _beyond_size(chain, limits.log_bytes))]
-    kept = {id(one.manifest) for one in chain[len(gone) :]}
+    kept = {id(manifest.manifest) for manifest in chain[len(gone) :]}
     strays = _not_led_to(ordered, kept, links) if gone else []
     first = ordered[0].manifest
     return PartitionRetention(
@@ -344,29 +344,29 @@ def _not_led_to(ordered: Sequence[ShippedManifest], kept: set[int], links: set[i
 
     Offsets that the chain does not have are always kept.
     """
-    chain_end = max(one.manifest.next_base_offset for one in ordered if id(one.manifest) in links)
+    chain_end = max(manifest.manifest.next_base_offset for manifest in ordered if id(manifest.manifest) in links)
     led_to: set[int] = set()
     strays = []
-    for one in ordered:
-        base, end = one.manifest.base_offset, one.manifest.next_base_offset
-        if id(one.manifest) in kept or (id(one.manifest) not in links and base in led_to):
+    for manifest in ordered:
+        base, end = manifest.manifest.base_offset, manifest.manifest.next_base_offset
+        if id(manifest.manifest) in kept or (id(manifest.manifest) not in links and base in led_to):
             led_to |= {base, end}
-        elif id(one.manifest) not in links and end <= chain_end:
-            strays.append(one)
+        elif id(manifest.manifest) not in links and end <= chain_end:
+            strays.append(manifest)
     return strays[::-1]
 
 
 def _beyond_age(ordered: Sequence[ShippedManifest], age_ms: int | None, now_ms: int) -> int:
     if age_ms is None:
         return 0
-    within = (index for index, one in enumerate(ordered) if now_ms - one.newest_ms <= age_ms)
+    within = (index for index, manifest in enumerate(ordered) if now_ms - manifest.newest_ms <= age_ms)
     return next(within, len(ordered))
 
 
 def _beyond_size(ordered: Sequence[ShippedManifest], log_bytes: int | None) -> int:
     if log_bytes is None:
         return 0
-    spare, count = sum(one.manifest.log_bytes for one in ordered) - log_bytes, 0
+    spare, count = sum(manifest.manifest.log_bytes for manifest in ordered) - log_bytes, 0
     while count < len(ordered) and spare >= ordered[count].manifest.log_bytes:
         spare -= ordered[count].manifest.log_bytes
         count += 1
@@ -388,12 +388,12 @@ def delete_beyond(
         StoreError: the store failed; earlier segments are deleted, and no manifest names a missing object.
 
     """
-    for one in retention.beyond:
+    for manifest in retention.beyond:
         hold_lease()
-        store.put(one.key, TOMBSTONE)
-        stem, _, _ = one.key.rpartition(".")
-        for entry in one.stored.objects:
+        store.put(manifest.key, TOMBSTONE)
+        stem, _, _ = manifest.key.rpartition(".")
+        for entry in manifest.stored.objects:
             if entry.key == f"{stem}.{entry.kind}":  # whatever a manifest may name: what is another's stays
                 hold_lease()
                 store.delete(entry.key)
-        done(one)
+        done(manifest)

@@ -146,8 +146,8 @@ def topic_answers(
 def _as_seen(topic: str, seen: _Seen, unknown: tuple[str, ...]) -> TopicAnswer:
     tally = _Tally()
     for broker, found in sorted(seen.items()):
-        for number, one in found.items():
-            tally.add(broker, number, one)
+        for number, replica in found.items():
+            tally.add(broker, number, replica)
     partitions = {number for found in seen.values() for number in found}
     return TopicAnswer(
         topic=topic,
@@ -319,7 +319,7 @@ class _Judged:
 
     def down(self) -> Iterator[Obstacle]:
         known = {broker for place in self.facts.places for broker in place.replicas}
-        known |= {one.broker_id for one in self.facts.brokers}
+        known |= {broker.broker_id for broker in self.facts.brokers}
         for broker in sorted(known - self.facts.running - {self.facts.broker_id}):
             yield Obstacle(reason=GateReason.BROKER_DOWN, detail=f"broker {broker} does not run")
 
@@ -367,7 +367,7 @@ class _Judged:
     def unknown(self) -> Iterator[str]:
         """Yield what is unknown: services that do not answer, replicas that were not scanned, or not compared."""
         yield from (broker.error for broker in self.facts.brokers if broker.error is not None)
-        if all(one.error is None for one in self.facts.brokers if one.broker_id == self.facts.broker_id):
+        if all(broker.error is None for broker in self.facts.brokers if broker.broker_id == self.facts.broker_id):
             unseen = [place.topic_partition for place, replica in self._seen() if replica is None]
             if unseen:
                 yield f"broker {self.facts.broker_id}: its service has not seen {first_of(unseen)}"

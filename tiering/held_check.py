@@ -83,8 +83,8 @@ class HeldCheck:
             order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]
             found = {boundary.offset: boundary for boundary in result.boundaries}
             here = order.selected.inventory.partition.boundaries
-            near = {one.manifest_key: found.get(_near(one, here) or -1) for one in order.doubted}
-            apart = [one for one in order.doubted if _is_apart(one, near[one.manifest_key])]
+            near = {segment.manifest_key: found.get(_near(segment, here) or -1) for segment in order.doubted}
+            apart = [segment for segment in order.doubted if _is_apart(segment, near[segment.manifest_key])]
             if apart:
                 warn(
                     f"{self._made(order, apart)}; whether producers are missing there is not known, since no segment of"
@@ -115,13 +115,13 @@ class HeldCheck:
 
     def _problem(self, order: TierOrder, wrong: list[tuple[ShippedSegment, str]]) -> VerificationError:
         """Return the error about the segments ``wrong``, each with what its snapshot lacks."""
-        what = "; ".join(f"at {one.next_base_offset} {lacks}" for one, lacks in wrong[:MOST_SHOWN])
+        what = "; ".join(f"at {segment.next_base_offset} {lacks}" for segment, lacks in wrong[:MOST_SHOWN])
         more = f"; and at {some(len(wrong) - MOST_SHOWN, 'more boundary')}" if len(wrong) > MOST_SHOWN else ""
         return VerificationError(
-            f"{self._made(order, [one for one, _ in wrong])}: {what}{more}",
+            f"{self._made(order, [segment for segment, _ in wrong])}: {what}{more}",
             hint=f"nothing in the store was changed; `resnap repair {order.store_url} {_flags(self.rules)}` replaces "
             "these snapshots, where the store holds the beginning of the log; else"
-            f" {_AGAIN if all(one.is_replaceable for one, _ in wrong) else _AGAIN_FOR_BROKERS}",
+            f" {_AGAIN if all(segment.is_replaceable for segment, _ in wrong) else _AGAIN_FOR_BROKERS}",
         )
 
     def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
@@ -130,9 +130,9 @@ class HeldCheck:
         partition = order.selected.inventory.partition
         first = first_offset(partition)
         spans = lru_cache(partial(segment_spans, partition, self.engine.reading.sources))
-        shorter = next((one for one, _ in made if is_of_shorter_log(one, first)), None)
-        cut = next((one for one, end in made if is_cut_short(one, self.rules, end, spans)), None)
-        narrower = next((one for one, _ in made if is_narrower(one, self.rules)), None)
+        shorter = next((origin for origin, _ in made if is_of_shorter_log(origin, first)), None)
+        cut = next((origin for origin, end in made if is_cut_short(origin, self.rules, end, spans)), None)
+        narrower = next((origin for origin, _ in made if is_narrower(origin, self.rules)), None)
         reasons = []
         if shorter is not None:
             reasons.append(

@@ -206,15 +206,15 @@ class LeaderReplay:
         except ResnapError:
             return True  # a replay shows it
         return any(
-            next(_lost(entries.values(), recent[-1].offset, one.producers, tolerance), None) is not None
-            for one in answers.values()
-            if one.error is None
+            next(_lost(entries.values(), recent[-1].offset, replica.producers, tolerance), None) is not None
+            for replica in answers.values()
+            if replica.error is None
         )
 
     def _replayed(
         self, logs: Mapping[TopicPartition, SelectedPartition], planner: Planner, directory: Path, show: Show
     ) -> Iterator[PartitionResult]:
-        plans = [self._plan(one, planner) for one in logs.values()]
+        plans = [self._plan(partition, planner) for partition in logs.values()]
         if planner.engine.is_remote and plans:
             hint = "give --engine local, or a local --spark-master"
             raise UsageError("executors on other machines cannot write where replicas are compared", hint=hint)
@@ -258,9 +258,9 @@ def _lost(
     A transaction that was open there may have ended above, and its producer have expired since.
     """
     known = [
-        one
-        for one in map(_active, entries)
-        if not tolerance.expires(one._replace(current_transaction_start_offset=None))
+        producer
+        for producer in map(_active, entries)
+        if not tolerance.expires(producer._replace(current_transaction_start_offset=None))
     ]
     for lost in lost_producers(known, producers, known):
         start = None if lost.found is None else lost.found.current_transaction_start_offset

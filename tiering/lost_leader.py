@@ -77,10 +77,10 @@ def aborted_and_served(partition: PartitionDir, sources: Sources) -> Iterator[Ab
         found = transactions_of(segment, sources)
         index = index_there(segment, sources)
         there = {(one.producer_id, one.last_offset): one.first_offset for one in index or ()}
-        for one in found.entries(before) if index is not None else ():  # of a damaged one nothing is served
-            first = there.get((one.producer_id, one.last_offset))
-            if first is None or first > one.first_offset:
-                yield one
+        for transaction in found.entries(before) if index is not None else ():  # of a damaged one nothing is served
+            first = there.get((transaction.producer_id, transaction.last_offset))
+            if first is None or first > transaction.first_offset:
+                yield transaction
         before = found.after(before)
 
 
@@ -197,16 +197,16 @@ class LostLeader:
             ],
             "wronglyAppended": [
                 {
-                    "producerId": one.producer_id,
-                    "producerEpoch": one.batch.producer_epoch,
-                    "baseOffset": one.batch.base_offset,
-                    "lastOffset": one.batch.last_offset,
-                    "baseSequence": one.batch.base_sequence,
-                    "lastSequence": one.batch.last_sequence,
-                    "fenced": one.is_fenced,
-                    "offsetBefore": one.before.base_offset,
+                    "producerId": appended.producer_id,
+                    "producerEpoch": appended.batch.producer_epoch,
+                    "baseOffset": appended.batch.base_offset,
+                    "lastOffset": appended.batch.last_offset,
+                    "baseSequence": appended.batch.base_sequence,
+                    "lastSequence": appended.batch.last_sequence,
+                    "fenced": appended.is_fenced,
+                    "offsetBefore": appended.before.base_offset,
                 }
-                for one in self.appended
+                for appended in self.appended
             ],
             "moveCommands": list(self.move_commands(bootstrap_server, command_config)) if self._is_to_move else [],
         }
@@ -228,11 +228,11 @@ class LostLeader:
         )
         if self._is_to_move:
             yield "If it leads, move leadership away first, to a replica that `resnap replicas` does not name:"
-            yield from (f"  {one}" for one in self.move_commands(bootstrap_server, command_config))
+            yield from (f"  {command}" for command in self.move_commands(bootstrap_server, command_config))
         elif self.leads:
             yield "No other replica is in sync: leadership cannot be moved before one is."
         yield "Then stop its broker, restore the replica's state, and start it:"
-        yield from (f"  {one}" for one in heal_commands(log_dirs_of([self.selected])))
+        yield from (f"  {command}" for command in heal_commands(log_dirs_of([self.selected])))
 
     def _aborted(self) -> Iterator[str]:
         for one in self.aborted[:_MOST_NAMED]:
@@ -319,5 +319,5 @@ def right_indexes(
         found, there = transactions_of(segment, sources), index_there(segment, sources)
         if there is None or found.judge(there, before).problems:
             right = found.entries(before)
-            not_there = tuple(one for one in right if one not in (there or ()))
+            not_there = tuple(transaction for transaction in right if transaction not in (there or ()))
             yield segment, write_transaction_index(right), not_there

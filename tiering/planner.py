@@ -277,11 +277,11 @@ class Planner:
         ``together`` is called with what was replayed at once, before the first of it is given, where that is done so.
         """
         by_partition = {p.selected.topic_partition: p for p in planned}
-        for one in planned:
-            for known in one.still_valid:
-                self.on_state(one.selected.topic_partition, known.offset, known.entries, None)
-            if one.is_settled:
-                yield Replayed(planned=one, result=partition_result(one.plan, (), ()))
+        for plan in planned:
+            for known in plan.still_valid:
+                self.on_state(plan.selected.topic_partition, known.offset, known.entries, None)
+            if plan.is_settled:
+                yield Replayed(planned=plan, result=partition_result(plan.plan, (), ()))
 
         def replayed(result: PartitionResult) -> Replayed:
             return Replayed(planned=by_partition[result.topic_partition], result=result)
@@ -294,7 +294,7 @@ class Planner:
 
     def saw(self, result: PartitionResult, plan: PartitionPlan, sink_url: str) -> None:
         """Report the states that a replay has found, and written to ``sink_url``, or compared with what is there."""
-        there = {one.offset: one.existing for one in plan.boundaries if sink_url == DISCARD}
+        there = {boundary.offset: boundary.existing for boundary in plan.boundaries if sink_url == DISCARD}
         for boundary in result.boundaries:
             made = there.get(boundary.offset)
             if sink_url != DISCARD and boundary.outcome is Outcome.REBUILT:
@@ -370,7 +370,7 @@ class Planner:
             found = area.fingerprint(inventory.partition.topic_partition)
         except FormatError:
             found = None
-        compared = {} if found is None else {offset: one.sha256 for offset, one in found.compared.items()}
+        compared = {} if found is None else {offset: file.sha256 for offset, file in found.compared.items()}
         return tuple(
             known
             for known in still_valid

@@ -90,7 +90,7 @@ class Scope:
     def typed(self) -> str:
         """The sources as they are typed in a shell, with the flags that select the same partitions and rules."""
         topics = [word for topic in self.topics for word in ("--topic", topic)]
-        topics += [word for one in self.exclude_topics for word in ("--exclude-topic", one)]
+        topics += [word for topic in self.exclude_topics for word in ("--exclude-topic", topic)]
         partitions = [word for partition in self.partitions for word in ("--partition", partition)]
         remote = [] if self.remote is None else ["--remote", self.remote]
         return shlex.join([*self.sources, *topics, *partitions, *remote, *self.rule_flags, *self.store_flags])
@@ -118,7 +118,7 @@ class Scope:
 
     def unmatched(self, found: Collection[TopicPartition]) -> tuple[list[str], list[str]]:
         """Return the topics, and the partitions, that were asked for by name, and that ``found`` has nothing of."""
-        topics, names = {one.topic for one in found}, set(map(str, found))
+        topics, names = {partition.topic for partition in found}, set(map(str, found))
         globs = [glob for glob in self.topics if not any(fnmatchcase(topic, glob) for topic in topics)]
         return globs, [partition for partition in self.partitions if partition not in names]
 
@@ -203,11 +203,11 @@ class Selection:
             broker = (log_dir.cluster_id, log_dir.broker_id)
             brokers.setdefault(log_dir.path if None in broker else broker, []).append(log_dir)
         for log_dirs in brokers.values():
-            paths = {one.path for one in log_dirs}
+            paths = {log_dir.path for log_dir in log_dirs}
             starts |= broker_starts(
-                [one.inventory for one in self.partitions if one.log_dir.path in paths],
+                [partition.inventory for partition in self.partitions if partition.log_dir.path in paths],
                 [problem for problem in self.problems if problem.path.parent in paths],
-                {path for one in log_dirs for path in one.unwanted} - selected,
+                {path for log_dir in log_dirs for path in log_dir.unwanted} - selected,
                 sources,
             )
         return starts
@@ -370,7 +370,7 @@ def _joining(scope: Scope, log_dirs: Sequence[LogDir], sources: Sources) -> Join
     stored = open_tiered(
         scope.remote,
         sources,
-        topics={one.topic_partition for one in wanted}.__contains__,
+        topics={partition.topic_partition for partition in wanted}.__contains__,
         topic_ids={one.topic_partition.topic: one.topic_id for one in wanted if one.topic_id is not None},
         counts=known.counts,
     )

@@ -186,8 +186,8 @@ class StoreCheck:
         """Return the partitions with segments in the folder of a manifest that may not be read; after ``segments``."""
         folder_of = self.listing.folder
         folders = {folder_of(key) for key in self.unread_manifests}
-        there = (one for key, one in self.manifests.items() if folders and folder_of(key) in folders)
-        return {TopicPartition(one.topic, one.partition) for one in there}
+        there = (manifest for key, manifest in self.manifests.items() if folders and folder_of(key) in folders)
+        return {TopicPartition(manifest.topic, manifest.partition) for manifest in there}
 
     def chains(self) -> list[Chain]:
         """Return the chains of all segments whose manifests could be read; after ``segments``.
@@ -237,7 +237,7 @@ def fault_of(problem: str, remedy: str) -> ResnapError:
 
 def read_of(found: StoredManifest, store_url: str) -> set[str]:
     """Return the locators that a comparison reads for a segment: its log, its snapshot, and their objects."""
-    read = {f"{store_url}/{one.key}" for one in found.objects if one.kind in {ObjectKind.LOG, ObjectKind.SNAPSHOT}}
+    read = {f"{store_url}/{part.key}" for part in found.objects if part.kind in {ObjectKind.LOG, ObjectKind.SNAPSHOT}}
     return read if found.files is None else read | {found.files.segment.path}
 
 
@@ -246,7 +246,7 @@ def chains_together(checks: Sequence[StoreCheck]) -> list[Chain]:
     joined: set[Log] = set()
     found: list[Chain] = []
     for check in reversed(checks):  # the first names what the others find, too
-        found = [one for one in check.chains() if (one.topic_partition, one.topic_id) not in joined] + found
+        found = [chain for chain in check.chains() if (chain.topic_partition, chain.topic_id) not in joined] + found
         joined |= check.joined()
     return found
 

@@ -222,8 +222,8 @@ class PartRepair:
         progress.expect(len(inventory.segments), sum(segment.size_bytes for segment in inventory.segments))
         look = partial(read_segment, sources=self.check.planner.engine.reading.sources)
         read = self.check.planner.engine.each(look, inventory.segments)
-        progress.advance(len(inventory.segments), sum(one.size_bytes for one in inventory.segments))
-        broken = {one.segment.path: topic_partition for one in read if one.found is None}
+        progress.advance(len(inventory.segments), sum(segment.size_bytes for segment in inventory.segments))
+        broken = {segment.segment.path: topic_partition for segment in read if segment.found is None}
         if broken:
             self.check.unreadable |= broken
             return {}
@@ -236,19 +236,19 @@ class PartRepair:
             self.replace_indexes(partition)
             partition.open_at = {}
         beside = {f"{self.check.part.store.url}/{key}" for key in self.check.judged_beside}
-        partition.segments += sum(one.path not in beside for one in inventory.segments)
+        partition.segments += sum(segment.path not in beside for segment in inventory.segments)
         partition.read = read
         self._at |= {snapshot.path: partition for snapshot in inventory.snapshots}
         judged = list(judge_indexes(partition.read, {}))
-        ends = {one.offset: one.path for one in inventory.snapshots if one.path in self._manifests}
+        ends = {snapshot.offset: snapshot.path for snapshot in inventory.snapshots if snapshot.path in self._manifests}
         partition.indexes = {
-            ends[one.segment.next_base_offset]: one
-            for one in judged
-            if one.problems and one.segment.next_base_offset in ends
+            ends[index.segment.next_base_offset]: index
+            for index in judged
+            if index.problems and index.segment.next_base_offset in ends
         }
         if all(index.is_all_known for index in partition.indexes.values()):
             partition.read = []
-        return {one.segment.path: one.known for one in judged if one.known is not None}
+        return {index.segment.path: index.known for index in judged if index.known is not None}
 
     def name_problems(self) -> None:
         """Report problems of segments that are neither repaired nor reported yet."""
@@ -316,7 +316,7 @@ class PartRepair:
 
     def replace_indexes(self, partition: RepairedPartition) -> None:
         """Replace the wrong indexes of segments whose snapshots stay."""
-        right = {one.segment.path: one for one in judge_indexes(partition.read, partition.open_at)}
+        right = {index.segment.path: index for index in judge_indexes(partition.read, partition.open_at)}
         for key, index in partition.indexes.items():
             judged = right.get(index.segment.path, index)
             if judged.body is not None:

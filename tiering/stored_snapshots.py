@@ -99,12 +99,12 @@ class StoredSnapshots:
         self, logs: StoredLogs, asked: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
         """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
-        held = {f"{self.check.part.store.url}/{one.snapshot_key}": one for one in asked.values()}
+        held = {f"{self.check.part.store.url}/{manifest.snapshot_key}": manifest for manifest in asked.values()}
         selection = select(logs.scope(self.check.part.store.url, self.check.listing.manifests), self.check.sources)
         for partition in selection.partitions:
             self._count_unusable(partition, asked)
         known = frozenset(self.check.unreadable)
-        plans = {one.topic_partition: list(self._plans(one, held)) for one in selection.partitions}
+        plans = {partition.topic_partition: list(self._plans(partition, held)) for partition in selection.partitions}
         torn = {path: at for path, at in self.check.unreadable.items() if path not in known}
         yield from (_not_compared(path, _UNREADABLE) for path in torn)
         whole = [found for at, found in plans.items() if at not in torn.values()]
@@ -143,7 +143,7 @@ class StoredSnapshots:
         store = self.check.part.store
         if found.missing or not self.check.unreadable.keys().isdisjoint(read_of(found, store.url)):
             return False
-        return all(length_of(store, one.key) == one.size_bytes for one in found.objects)
+        return all(length_of(store, part.key) == part.size_bytes for part in found.objects)
 
     def _count_unusable(self, selected: SelectedPartition, asked: Mapping[str, ManifestFacts]) -> None:
         """Count the snapshots at ends of segments that are missing, or that no broker could load."""
@@ -155,7 +155,7 @@ class StoredSnapshots:
             self.check.unfit.setdefault(at, set()).update(f"{url}/{ends[one.offset].snapshot_key}" for one in unusable)
 
     def _logs(self, found: Mapping[str, ManifestFacts]) -> Iterator[StoredLogs]:
-        wanted = {key: one for key, one in found.items() if self.check.scope.wants(one.topic)}
+        wanted = {key: manifest for key, manifest in found.items() if self.check.scope.wants(manifest.topic)}
         return stored_logs(wanted, self.check.listing, self.check.asked_for)
 
     def _plans(self, selected: SelectedPartition, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
@@ -219,7 +219,7 @@ class StoredSnapshots:
             return None
         at = error.file if isinstance(error, FormatError) else None
         return next(
-            (one.locator for one in plan.segments if one.locator == at and at not in self.check.unreadable), None
+            (span.locator for span in plan.segments if span.locator == at and at not in self.check.unreadable), None
         )
 
     def _check(
@@ -302,7 +302,7 @@ def lacking(
         is_of_shorter_log(origin, found.known_from_offset)
         or is_cut_short(origin, plan.rules, found.boundary.offset, lambda: plan.segments)
     ):
-        excused = set(lacks.named).intersection(one.producer_id for one in origin.left_out)
+        excused = set(lacks.named).intersection(producer.producer_id for producer in origin.left_out)
     if plan.is_beyond_window(found.boundary) and (origin is None or origin.how in _BEYOND_WINDOW):
         aborted = {txn.producer_id for txn in plan.evidence.aborted_across(found.offset)}
         excused |= set(lacks.named) - aborted
@@ -381,10 +381,10 @@ def stored_logs(
     """Yield the logs to replay for the selected segments of ``found``, by keys of manifests."""
     keys: dict[tuple[str, TopicPartition, str], list[str]] = {}
     ids: dict[tuple[str, str], set[str]] = {}
-    for key, one in found.items():
+    for key, manifest in found.items():
         folder, topic_id = listing.source(key)
-        keys.setdefault((folder, TopicPartition(one.topic, one.partition), topic_id), []).append(key)
-        ids.setdefault((folder, one.topic), set()).add(topic_id)
+        keys.setdefault((folder, TopicPartition(manifest.topic, manifest.partition), topic_id), []).append(key)
+        ids.setdefault((folder, manifest.topic), set()).add(topic_id)
     together: dict[tuple[str, int, int], list[StoredLog]] = {}
     for (folder, at, topic_id), of_partition in keys.items():
         number = sorted(ids[folder, at.topic]).index(topic_id)

@@ -202,8 +202,8 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
 def plans_of(work: TierWork, orders: Iterable[TierOrder], progress: Progress) -> list[Planned]:
     """Plan what must be known to ship what is left."""
     to_plan = [order for order in orders if order.segments]
-    looked = looked_at([one.selected for one in to_plan], progress)
-    return [work.planner.order(one) for one, _ in zip(to_plan, looked, strict=True)]
+    looked = looked_at([order.selected for order in to_plan], progress)
+    return [work.planner.order(order) for order, _ in zip(to_plan, looked, strict=True)]
 
 
 def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
@@ -232,14 +232,14 @@ def _doubted(work: TierWork, held: Iterable[ShippedSegment], selected: SelectedP
     rules, partition = work.planner.rules, selected.inventory.partition
     first, sources = first_offset(partition), work.planner.engine.reading.sources
     spans = lru_cache(partial(segment_spans, partition, sources))
-    for one in held:
-        origin = one.snapshot_origin
+    for segment in held:
+        origin = segment.snapshot_origin
         if origin is not None and (
             is_narrower(origin, rules)
             or is_of_shorter_log(origin, first)
-            or is_cut_short(origin, rules, one.next_base_offset, spans)
+            or is_cut_short(origin, rules, segment.next_base_offset, spans)
         ):
-            yield one
+            yield segment
 
 
 def _provenance(selected: SelectedPartition) -> Provenance:
@@ -266,12 +266,12 @@ def _keep_topics(work: TierWork, orders: Iterable[TierOrder], scope: Scope) -> N
     """
     image_of = lru_cache(lambda source: scope.metadata(source).image())
     topics = {order.topic_partition.topic: order.selected for order in orders if order.left.candidates.segments}
-    for topic, one in topics.items():
-        topic_id, facts = one.inventory.partition.topic_id, one.live
+    for topic, partition in topics.items():
+        topic_id, facts = partition.inventory.partition.topic_id, partition.live
         if topic_id is None:
             continue
         found = None if facts is None else by_cluster(facts)
-        settings = found or by_metadata(topic, topic_id, image_of(str(one.log_dir.path)))
+        settings = found or by_metadata(topic, topic_id, image_of(str(partition.log_dir.path)))
         if settings is not None:
             keep_topic(work.store, topic_key(topic, topic_id, work.uploading.layout.key_prefix), settings)
 
@@ -287,7 +287,7 @@ def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, v
 
     """
     engine, uploading = work.planner.engine, work.uploading
-    to_copy = [one.segments[0].path for one in orders if one.segments]
+    to_copy = [order.segments[0].path for order in orders if order.segments]
     is_remote = engine.is_remote and bool(to_copy)
 
     def advance(segments: int, size_bytes: int) -> None:
@@ -464,7 +464,7 @@ class _Crew:
 def _left_out(replayed: Replayed, shipment: PartitionShipment) -> Iterator[str]:
     """Yield the producers missing from snapshots that were made and shipped, or that may be."""
     own = {SnapshotHow.KEPT, SnapshotHow.PROVEN}
-    made = {one.next_base_offset for one in shipment.shipped if one.snapshot not in own}
+    made = {shipped.next_base_offset for shipped in shipment.shipped if shipped.snapshot not in own}
     if made:
         yield from unread_warning(replayed.planned.plan)
     for found in replayed.result.boundaries:

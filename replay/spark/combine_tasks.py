@@ -80,7 +80,7 @@ class Combining:
                 for share, block in blocks:
                     spool.add((share, *block.place), block.body)
                 for number, stored in groupby(spool.ordered(), key=lambda one: one.place[0]):
-                    of_share = (one._replace(place=one.place[1:]) for one in stored)
+                    of_share = (block._replace(place=block.place[1:]) for block in stored)
                     yield from self._combine_share(self.shares[number], of_share)
         except ResnapError as error:
             # A full disk is reported as such, and not as a failed job with a JVM stack trace.
@@ -161,7 +161,7 @@ def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], 
                 spool.add(one[:5], one.body)
             for (run, boundary), stored in groupby(spool.ordered(), key=lambda one: one.place[:2]):
                 if boundary == RUN:
-                    yield from (Made(run, RUN, RESULT, one.place[3], 0, one.read()) for one in stored)
+                    yield from (Made(run, RUN, RESULT, block.place[3], 0, block.read()) for block in stored)
                 else:
                     found = _merged(list(stored), topic_partitions[run], sink)
                     yield Made(run, boundary, RESULT, 0, 0, pickle.dumps(found))
@@ -174,6 +174,6 @@ def _merged(stored: Sequence[Stored], topic_partition: TopicPartition, sink: Par
     joined = join_boundaries(ranges)
     if joined.outcome is not Outcome.REBUILT:
         return joined
-    parts = (np.frombuffer(one.read(), dtype=ENTRY_DTYPE) for one in stored if one.place[2] == ENTRIES)
+    parts = (np.frombuffer(block.read(), dtype=ENTRY_DTYPE) for block in stored if block.place[2] == ENTRIES)
     digest = sink.write_parts(topic_partition, joined.offset, parts, joined.entries)
     return replace(joined, digest=digest)

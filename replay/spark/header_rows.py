@@ -106,7 +106,7 @@ class LogSegment:
 def damage_rows(segment: LogSegment, damage: Iterable[FormatError], schema: pa.Schema) -> pa.RecordBatch:
     """Return a row of ``schema`` for each ``damage`` in ``segment``, which names it in the column ``DAMAGE``."""
     place = {"topic": segment.topic, "partition": segment.partition, "segment": segment.range.base_offset}
-    rows = [place | {"position": one.position, DAMAGE.name: str(one)} for one in damage]
+    rows = [place | {"position": error.position, DAMAGE.name: str(error)} for error in damage]
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 

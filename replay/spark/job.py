@@ -282,4 +282,4 @@ def _with_boundaries(ranges: Sequence[RunResult], merged: Sequence[BoundaryResul
     planned = {boundary.offset: boundary for boundary in run.boundaries}
     found = ranges[0].boundaries if merged is None else merged
     joined = ranges[0] if len(ranges) == 1 else join_runs(ranges)
-    return replace(joined, boundaries=tuple(replace(one, boundary=planned[one.offset]) for one in found))
+    return replace(joined, boundaries=tuple(replace(boundary, boundary=planned[boundary.offset]) for boundary in found))

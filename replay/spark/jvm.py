@@ -275,14 +275,14 @@ def _new_try(place: Path) -> Path | None:
     """
     with suppress(OSError):  # the owner of the place only lets us read it, or another start is quicker
         tries = _tries(place)
-        number = max((int(one.name.removeprefix("try-")) for one in tries), default=-1) + 1
+        number = max((int(path.name.removeprefix("try-")) for path in tries), default=-1) + 1
         directory = place / f"try-{number}"
         directory.mkdir()
         forgotten_s = directory.stat().st_mtime - _DAY_S
-        old = [one for one in tries if one.stat().st_mtime < forgotten_s]
+        old = [path for path in tries if path.stat().st_mtime < forgotten_s]
         if len(tries) - len(old) < _MAX_TRIES:
-            for one in old:
-                shutil.rmtree(one, ignore_errors=True)
+            for path in old:
+                shutil.rmtree(path, ignore_errors=True)
             return directory
         directory.rmdir()
     return None

@@ -162,7 +162,7 @@ class _RecordRows:
 
     def _add_message(self, reader: RangeReader, at: int, size_bytes: int) -> None:
         start = self._segment.log_start_offset
-        parsed = _packed(one for one in _legacy_fields(reader.read(at, size_bytes), at) if one[0] >= start)
+        parsed = _packed(field for field in _legacy_fields(reader.read(at, size_bytes), at) if field[0] >= start)
         self._add(_Batch(at, 1, 0, -1, 0, 0, 0, 0, 0), parsed)
 
     def _batches_of(self, reader: RangeReader, block: Block) -> Iterator[Callable[[], None]]:
@@ -213,8 +213,8 @@ class _Columns:
         self._parsed = parsed  # keeps the bytes that addresses lead to
         self._batches = dict(zip(_Batch._fields, np.array(batches, dtype=np.int64).T, strict=True))
         self._count = int(self._batches["records_count"].sum())
-        self._records = _one_array([one.records for one in parsed], RECORD_DTYPE)
-        self._headers = _one_array([one.headers for one in parsed if len(one.headers)], HEADER_DTYPE)
+        self._records = _one_array([file.records for file in parsed], RECORD_DTYPE)
+        self._headers = _one_array([file.headers for file in parsed if len(file.headers)], HEADER_DTYPE)
 
     def array(self, name: str) -> pa.Array:
         """Return a column of ``RECORD_SCHEMA``, or the empty ``DAMAGE``."""

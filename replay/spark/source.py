@@ -234,7 +234,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
         if self._gives_records:
             segments = [segment for segment in segments if not segment.is_below_start]
         if not self._gives_records or "committed" not in self._columns:
-            segments = [replace(one, log=()) for one in segments]
+            segments = [replace(segment, log=()) for segment in segments]
         # Without any partition Spark would make up one that holds None.
         return [InputPartition(task) for task in pack(segments, PARTITION_BYTES)] or [InputPartition(())]
 

@@ -113,8 +113,8 @@ class TaskPool(Generic[_T, _R]):
             left = [*self._waiting, *self._going]
             self._waiting.clear()
             self._change.notify_all()
-        for one in left:
-            _fail(one, _closed())
+        for task in left:
+            _fail(task, _closed())
         if left:
             cancel_jobs(self._context, self._group)
 
@@ -124,12 +124,12 @@ class TaskPool(Generic[_T, _R]):
                 continue
             items = [one for task in tasks for one in task]
             try:
-                for one, result in zip(items, self._run(tasks), strict=True):
+                for task, result in zip(items, self._run(tasks), strict=True):
                     with suppress(Exception):  # the pool was closed meanwhile
-                        one.result.set_result(result)
+                        task.result.set_result(result)
             except BaseException as error:  # noqa: BLE001 - raised where the item is waited for
-                for one in items:
-                    _fail(one, error)
+                for task in items:
+                    _fail(task, error)
             with self._change:
                 self._going.difference_update(items)
                 self._tasks -= len(tasks)

@@ -21,4 +21,4 @@ def list_audit(
     asked = {"principal": principal or "", "action": action or "", "outcome": outcome or ""}
     found = services.access.audit.page(**asked, before=paging.after(int), limit=paging.most)
     page, following = paging.cut(found, lambda one: one.seq)
-    return AuditAnswer(entries=[AuditEntryAnswer.model_validate(one) for one in page], next_cursor=following)
+    return AuditAnswer(entries=[AuditEntryAnswer.model_validate(entry) for entry in page], next_cursor=following)

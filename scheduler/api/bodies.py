@@ -38,7 +38,7 @@ Moment = Annotated[
 
 _MOST_KEYS: Final = 64
 """Of an object; more than any form has. Each one that is not known is an error of its own."""
-_DECLARED: Final = {one.name: one for one in declared_in(Settings)}
+_DECLARED: Final = {setting.name: setting for setting in declared_in(Settings)}
 _PLACES: Final = {
     "sources": (list[Place], Field([], max_length=64)),
     "partitions": (list[PartitionName], Field([], max_length=10_000)),
@@ -120,7 +120,7 @@ class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: igno
 
 def body_of(kind: str, verb: Verb, door: Door) -> type[Asked]:
     """Return the body with which the API is asked for a run of a verb."""
-    arguments = {name: (one.checked, one.default) for name, one in verb.arguments.items()}
+    arguments = {name: (argument.checked, argument.default) for name, argument in verb.arguments.items()}
     body: type[Asked] = create_model(
         f"{kind.title()}Body", __base__=_asking(*door.asks, **arguments), __doc__=door.body
     )

@@ -71,7 +71,7 @@ Seen: TypeAlias = Annotated[ScannedPartition, Depends(seen_in)]
 @router.get("/sources", summary="What is scanned")
 def list_sources(services: Serving, _: Viewer) -> SourcesAnswer:
     """Return every source, and when it was scanned."""
-    return SourcesAnswer(sources=[SourceAnswer.model_validate(one) for one in services.scans.sources()])
+    return SourcesAnswer(sources=[SourceAnswer.model_validate(source) for source in services.scans.sources()])
 
 
 @router.get("/partitions", summary="Can tiering be turned on yet?")
@@ -92,7 +92,7 @@ def list_partitions(
     )
     seen = services.scans.page(wanted, limit=paging.most, after=paging.after(str, int, str))
     page, following = paging.cut(seen, lambda one: (one.topic, one.partition, one.source))
-    answers = [PartitionAnswer.model_validate(one).model_copy(update={"row": None}) for one in page]
+    answers = [PartitionAnswer.model_validate(partition).model_copy(update={"row": None}) for partition in page]
     return PartitionsAnswer(partitions=answers, counts=services.scans.counts(wanted), next_cursor=following)
 
 
@@ -110,7 +110,7 @@ def list_boundaries(services: Serving, seen: Seen, paging: Paging) -> Boundaries
         source=seen.source,
         topic=seen.topic,
         partition=seen.partition,
-        boundaries=[BoundaryAnswer.model_validate(one) for one in page],
+        boundaries=[BoundaryAnswer.model_validate(boundary) for boundary in page],
         next_cursor=following,
     )
 

@@ -104,7 +104,7 @@ def list_run_partitions(
     after = paging.after(str, int)
     outcomes = services.history.partitions(run_id, limit=paging.most, after=after, states=tuple(state or ()))
     page, following = paging.cut(outcomes, lambda one: (one.topic, one.partition))
-    partitions = [RunPartition.model_validate(one) for one in page]
+    partitions = [RunPartition.model_validate(outcome) for outcome in page]
     return RunPartitionsAnswer(partitions=partitions, next_cursor=following)
 
 
@@ -168,4 +168,4 @@ def _failed(services: Services, run: Run) -> tuple[str, ...]:
     if OTHER_FAILURES in run.totals:
         return ()
     failed = services.history.partitions(run.id, limit=100_000, states=(PartitionState.FAILED,))
-    return tuple(f"{one.topic}-{one.partition}" for one in failed)
+    return tuple(f"{outcome.topic}-{outcome.partition}" for outcome in failed)

@@ -36,7 +36,7 @@ def command_of(verb: Verb) -> Callable[..., None]:
         scope = scope_of(context.settings, sources, saved, reads=verb.reads)
         return context.show(*verb.begin(context, scope=scope, saved=saved, **given))
 
-    named = [(name, one.kind, one.default) for name, one in verb.arguments.items()]
+    named = [(name, argument.kind, argument.default) for name, argument in verb.arguments.items()]
     named += [("sources", LogDirs, None)] if verb.reads == "log dirs" else []
     named += [("plan_file", PlanFile, None)] if verb.carries_out_plans else []
     parameters = [inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD)]

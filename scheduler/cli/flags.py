@@ -21,7 +21,7 @@ Group: TypeAlias = tuple[str, ...]
 
 def names_in(settings: type[SettingGroup]) -> Group:
     """Return the names of the settings of a class that have a flag."""
-    return tuple(one.name for one in declared_in(settings) if one.flag)
+    return tuple(setting.name for setting in declared_in(settings) if setting.flag)
 
 
 COMMON: Final = names_in(OutputSettings)

@@ -74,8 +74,8 @@ def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", he
             raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows the existing runs")
         head = {**_row(found), **_details(found)}
         rows = (
-            {"topic": one.topic, "partition": one.partition, "state": one.state.value, "row": one.row}
-            for one in history.every_partition(id)
+            {"topic": outcome.topic, "partition": outcome.partition, "state": outcome.state.value, "row": outcome.row}
+            for outcome in history.every_partition(id)
         )
         run.answer(Answer(head=head, name="partitions", kind="partition", rows=rows, columns=_PARTITION_COLUMNS))
 

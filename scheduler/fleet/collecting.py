@@ -52,8 +52,8 @@ _LONGEST: Final = 500
 """Of a text that a service gives."""
 _READ_BYTES: Final = 64 << 10
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
-_VERDICTS: Final = {one.value: one for one in Verdict}
-_UNBLOCKED_BY: Final = {one.value: one for one in UnblockedBy}
+_VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
+_UNBLOCKED_BY: Final = {unblocker.value: unblocker for unblocker in UnblockedBy}
 
 
 class _Answer(BaseModel):
@@ -128,8 +128,8 @@ class Collector:
             # Unlike those of a pool, these keep no process from its end.
             threading.Thread(target=self._work, args=(left,), name="resnap-fleet", daemon=True).start()
         found = [future.result() for _, future in answers]
-        self._pages = {entry: one.pages for entry, one in zip(entries, found, strict=True)}
-        return [one.broker for one in found]
+        self._pages = {entry: broker.pages for entry, broker in zip(entries, found, strict=True)}
+        return [broker.broker for broker in found]
 
     def _work(self, left: deque[tuple[FleetEntry, Future[_Collected]]]) -> None:
         """Query one service after the other, until none is left."""
@@ -212,7 +212,7 @@ def _oldest_scan(service: _Service, now_ms: int) -> str:
     for one in sources:
         if one.error is not None or one.scanned is None:
             raise _AnswerError(f"it could not scan {_cut(one.source)}: {_cut(one.error or 'nothing was seen yet')}")
-    oldest_ms = min(milliseconds(one.scanned) for one in sources if one.scanned is not None)
+    oldest_ms = min(milliseconds(source.scanned) for source in sources if source.scanned is not None)
     if now_ms - oldest_ms > STALE_MS:
         raise _AnswerError(f"its last scan was {human_duration((now_ms - oldest_ms) / 1000)} ago")
     return instant(oldest_ms)

@@ -83,7 +83,7 @@ W_co = TypeVar("W_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told(Result, Generic[W_co]):
+class Reported(Result, Generic[W_co]):
     """A result with what the work itself has reported."""
 
     what: W_co
@@ -388,7 +388,7 @@ class Verb:
     def arguments(self) -> dict[str, Argument]:
         """What its request has besides what all have."""
         notes = get_annotations(self.request, eval_str=True)
-        defaults = {one.name: one.default for one in fields(self.request)}
+        defaults = {field.name: field.default for field in fields(self.request)}
         options = {name: next(iter(getattr(kind, "__metadata__", ())), None) for name, kind in notes.items()}
         return {name: Argument(notes[name], defaults[name], option) for name, option in options.items() if option}
 

@@ -79,7 +79,7 @@ def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int, sources: So
     A snapshot is read only if it has more producers than some releases read.
     """
     live = next((partition.live for partition in partitions), None)
-    directories = [one.inventory.partition for one in partitions]
+    directories = [partition.inventory.partition for partition in partitions]
     newest = max(
         (one.snapshots[-1] for one in directories if one.snapshots), key=attrgetter("size_bytes"), default=None
     )
@@ -120,7 +120,7 @@ def faults_of(
     facts = replace(
         facts_of([selected], log_dirs, sources, expiration_ms), lacks_snapshots=bool(selected.inventory.lost)
     )
-    return tuple(one for one in met_faults(releases(), facts) if one.met) if may_meet(facts) else ()
+    return tuple(fault for fault in met_faults(releases(), facts) if fault.met) if may_meet(facts) else ()
 
 
 class KnownFaultRow(TypedDict):

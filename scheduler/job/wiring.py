@@ -35,14 +35,14 @@ _RULES: Final = (
     "config",
     "high_watermark",
     *(
-        one.name
+        setting.name
         for group in (BrokerSettings, ClusterSettings, ReplaySettings)
-        for one in declared_in(group)
-        if one.name != "verify_crc"
+        for setting in declared_in(group)
+        if setting.name != "verify_crc"
     ),
 )
 """Settings that decide what is read of a log, and what snapshots are made of it."""
-_STORES: Final = tuple(one.name for one in declared_in(StoreSettings))
+_STORES: Final = tuple(setting.name for setting in declared_in(StoreSettings))
 
 
 def reading_of(settings: Settings) -> Reading:

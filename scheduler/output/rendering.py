@@ -236,7 +236,7 @@ class Output:
                 )
             for texts in zip(*(cells[column.heading] for column in shown), strict=True):
                 colours = (
-                    _COLOURS.get(text, "") if one.is_state else "" for one, text in zip(shown, texts, strict=True)
+                    _COLOURS.get(text, "") if column.is_state else "" for column, text in zip(shown, texts, strict=True)
                 )
                 table.add_row(*map(Text, texts, colours))
             return table

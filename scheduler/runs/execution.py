@@ -138,11 +138,11 @@ class RunObserver(Observer):
         for place in self.service.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds)):
             text = "what runs have put there does not count until a scan finds it: it is gone, or cannot be read"
             self.service.observer.warn(f"{place}: {text}")
-        self.service.scans.keep(kept_as, (row_of(ScanRow, one) for one in partitions), self._replaces, unread=unread)
-        tierable = [one.selected.inventory for one in partitions if can_be_tiered(one.selected.inventory)]
+        self.service.scans.keep(kept_as, (row_of(ScanRow, scan) for scan in partitions), self._replaces, unread=unread)
+        tierable = [scan.selected.inventory for scan in partitions if can_be_tiered(scan.selected.inventory)]
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
-        newest = (snapshot for one in partitions for snapshot in one.selected.inventory.partition.snapshots[-1:])
-        most = max((entries_in(one.size_bytes) for one in newest), default=0)
+        newest = (snapshot for scan in partitions for snapshot in scan.selected.inventory.partition.snapshots[-1:])
+        most = max((entries_in(snapshot.size_bytes) for snapshot in newest), default=0)
         self.service.observer.metrics.scan_seen(kept_as, segments=segments, producers=most)
 
     def _replaces(self, partition: TopicPartition) -> bool:

@@ -83,7 +83,7 @@ class PartitionDetails:
             raise selection.problems[0].error
         inventory = selection.partitions[0].inventory
         ends = {above.base_offset: ended for ended, above in pairwise(inventory.partition.segments)}
-        made = frozenset[int]().union(*(one.offsets for one in self.scans.repairs(seen)))
+        made = frozenset[int]().union(*(repair.offsets for repair in self.scans.repairs(seen)))
         found = []
         for boundary in inventory.boundaries:
             ended = ends.get(boundary.offset)
@@ -134,9 +134,9 @@ class PartitionDetails:
         ]
         name = segment_name(offset, ".snapshot")
         found += [
-            f"{one.destination.rstrip('/')}/{name_of(seen)}/{name}"
-            for one in self.scans.repairs(seen)
-            if one.how == "regenerated" and offset in one.offsets
+            f"{repair.destination.rstrip('/')}/{name_of(seen)}/{name}"
+            for repair in self.scans.repairs(seen)
+            if repair.how == "regenerated" and offset in repair.offsets
         ]
         for file in found:
             with in_file(file):
@@ -159,7 +159,7 @@ class PartitionDetails:
     def _explain(self, seen: ScannedPartition, offset: int, producer_id: int | None) -> list[Row]:
         name, sources = TopicPartition(seen.topic, seen.partition), self.engine.reading.sources
         found = explanations(self._scope(seen), name, offset, producer_id, sources)
-        return [row for one in found for row in explanation_rows(one)]
+        return [row for explanation in found for row in explanation_rows(explanation)]
 
     def _scope(self, seen: ScannedPartition) -> Scope:
         return Scope(sources=(seen.source,), partitions=(name_of(seen),))

@@ -71,7 +71,7 @@ class ScannedTopic:
     @property
     def verdict(self) -> Verdict:
         """The verdict on the topic."""
-        return topic_verdict([one for one, count in self.counts.items() if count])
+        return topic_verdict([verdict for verdict, count in self.counts.items() if count])
 
     @property
     def closed(self) -> int:
@@ -218,7 +218,7 @@ class Scans:
                     ORDER BY {_ORDERS[order]} DESC, topic LIMIT ? OFFSET ?"""  # noqa: S608 - made of our words
         with self.database.read() as connection:
             names = [row["topic"] for row in connection.execute(query, (*values, limit, skip))]
-        found = {one.topic: one for one in self.topics_named(names)}
+        found = {topic.topic: topic for topic in self.topics_named(names)}
         return [found[name] for name in names if name in found]
 
     def topics_named(self, names: Iterable[str]) -> list[ScannedTopic]:

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 ENVIRONMENT_PREFIX: Final = "RESNAP_"
 RANKS: Final = "flags override the environment, which overrides the file, which overrides server.properties"
 ALIASES: Final = {
-    re.sub(r"[-.]", "_", spelled.removeprefix("--")): one.name
-    for one in DECLARED.values()
-    for spelled in (one.flag, *one.setting.kafka)
+    re.sub(r"[-.]", "_", spelled.removeprefix("--")): setting.name
+    for setting in DECLARED.values()
+    for spelled in (setting.flag, *setting.setting.kafka)
 }
 """Settings by the other ways to spell them: a flag that may be given several times is singular, as is ``log.dir``."""
 _LIST: Final = "`resnap config show` lists all settings"
 _PART: Final = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 _HEADER: Final = re.compile(r"\s*(\[\[?)([^\[\],=#]+)\]\]?\s*(?:#.*)?")
 _KEY: Final = re.compile(r"""\s*((?:[\w.\s-]|"[^"]*"|'[^']*')+?)\s*=""")
-KAFKA_PROPERTIES: Final = {key: one.name for one in DECLARED.values() for key in one.setting.kafka}
+KAFKA_PROPERTIES: Final = {key: setting.name for setting in DECLARED.values() for key in setting.setting.kafka}
 """What a broker's configuration says that concerns us; the first of two names wins, as it does for the broker."""
 
 

@@ -185,7 +185,7 @@ def _layer(longest: BrokerExpiration, directory: Path) -> Layer:
 
 
 def _disagreements(found: list[BrokerExpiration]) -> list[str]:
-    values = {one.broker_id: one.expiration.value_ms for one in found}
+    values = {broker.broker_id: broker.expiration.value_ms for broker in found}
     if len(set(values.values())) == 1:
         return []
     each = ", ".join(f"broker {broker_id}: {value}" for broker_id, value in values.items())

@@ -68,12 +68,12 @@ class QuotaSettings(SettingGroup):
 
 
 RUN_SETTINGS: Final = frozenset(
-    one.name
+    setting.name
     for group in (
         SelectionSettings, BrokerSettings, ReplaySettings, WritingSettings, RunCacheSettings, ShippingSettings,
     )
-    for one in declared_in(group)
-    if one.setting.for_runs
+    for setting in declared_in(group)
+    if setting.setting.for_runs
 )  # fmt: skip
 """What a schedule, or a request, may set for its own runs; all else is set for the service."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")

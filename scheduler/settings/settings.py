@@ -97,10 +97,10 @@ class Settings(
         )
 
 
-DECLARED: Final = {one.name: one for one in declared_in(Settings)}
+DECLARED: Final = {setting.name: setting for setting in declared_in(Settings)}
 """Every setting by its name, in the order of ``config show``: by group."""
 SETTING_NAMES: Final = tuple(DECLARED)
-AT_START: Final = tuple(name for name, one in DECLARED.items() if one.at_start)
+AT_START: Final = tuple(name for name, setting in DECLARED.items() if setting.at_start)
 """Of what lives as long as the service: its socket, who may speak to it, its log, its file, the engine, the quota."""
 
 

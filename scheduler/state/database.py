@@ -305,7 +305,7 @@ def inserted(connection: sqlite3.Connection, table: str, values: Mapping[str, ob
 
 def columns_of(value: DataclassInstance) -> dict[str, object]:
     """Return the fields of a value by name, for ``inserted``."""
-    return {one.name: getattr(value, one.name) for one in fields(value)}
+    return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
 def _is_plain(value: object) -> bool:
@@ -314,7 +314,7 @@ def _is_plain(value: object) -> bool:
 
 def loaded(kind: type[T], row: sqlite3.Row, /, **given: object) -> T:
     """Return the value that a row stands for: each of its fields is the column of that name, unless it is ``given``."""
-    columns = {one.name: row[one.name] for one in fields(kind) if one.name not in given}
+    columns = {field.name: row[field.name] for field in fields(kind) if field.name not in given}
     return kind(**columns, **given)
 
 

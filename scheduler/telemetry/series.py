@@ -89,7 +89,7 @@ class Series:
         self.oldest_segment_not_in_remote_seconds = gauge("oldest_segment_not_in_remote_seconds", meaning, *_SOURCE)
         meaning = "The most producers in the newest snapshot of one partition, by the last scan since the start."
         self.partition_producers_max = gauge("partition_producers_max", meaning, *_SOURCE)
-        verdicts = tuple(one.value for one in Verdict)
+        verdicts = tuple(verdict.value for verdict in Verdict)
         self.partitions = gauges("partitions", "Partitions by verdict, by the last scans.", verdict=verdicts)
         self.topics = gauges("topics", "Topics by verdict, by the last scans.", verdict=verdicts)
         self.sizes = {name: gauge(f"{name}_bytes", meaning) for name, meaning in SIZES.items()}

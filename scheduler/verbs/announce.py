@@ -8,7 +8,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Told, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import kafka_configs, releases_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
@@ -39,7 +39,7 @@ class Asked(Request):
     )
 
 
-def run(request: Asked, context: Context) -> Iterator[Told[Announcement] | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | Unread]:
     """Announce the segments of each partition, or yield what could be announced.
 
     Raises:
@@ -63,13 +63,13 @@ def run(request: Asked, context: Context) -> Iterator[Told[Announcement] | Unrea
         )
         found = announcer.judged()
         if request.publish:
-            progress.expect(sum(len(one.segments) for one in found), sum(map(_stored_bytes, found)))
+            progress.expect(sum(len(announcement.segments) for announcement in found), sum(map(_stored_bytes, found)))
         for one in found:
             yield _result(announcer.publish(one, progress.advance) if request.publish else one, request)
         yield Unread(faults=tuple(announcer.problems))
 
 
-def _result(one: Announcement, request: Asked) -> Told[Announcement]:
+def _result(one: Announcement, request: Asked) -> Reported[Announcement]:
     name, stop = one.partition.topic_partition, one.stop
     expired = (
         f"{name}: {one.expired} of the segments are older than retention.ms: brokers delete them, and their objects, as"
@@ -79,7 +79,7 @@ def _result(one: Announcement, request: Asked) -> Told[Announcement]:
         f"{name}: its leader does not count what was announced as remote yet: keep retention.bytes at -1 until it has"
         " copied by itself"
     )
-    return Told(
+    return Reported(
         what=one,
         partly_done=request.publish and bool(one.segments),
         warnings=(*((expired,) if one.expired else ()), *((at_risk,) if one.awaits_leader else ())),
@@ -101,7 +101,7 @@ def _stop(value: object) -> str:
     return f"{value['hurdle']}: {value['detail']}" if isinstance(value, dict) else "-"
 
 
-class AnnounceView(View["Told[Announcement] | Unread"]):
+class AnnounceView(View["Reported[Announcement] | Unread"]):
     """A row per partition of what was announced, or could be."""
 
     name = "partitions"
@@ -118,7 +118,7 @@ class AnnounceView(View["Told[Announcement] | Unread"]):
         )
         self._totals = {"segments": 0, "bytes": 0, "below": 0, "awaitLeaders": 0, "published": published}
 
-    def row(self, result: Told[Announcement] | Unread) -> Row | None:
+    def row(self, result: Reported[Announcement] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
         if isinstance(result, Unread):
             return None

@@ -91,8 +91,8 @@ def _move(partition: PartitionDir, sources: Sources, now_ms: int, expiration_ms:
         if (entry.last_offset < start or (entry.has_open_transaction and entry.current_txn_first_offset < start))
         and (entry.has_open_transaction or now_ms - entry.timestamp < expiration_ms)
     ]
-    is_open = any(one.has_open_transaction and one.current_txn_first_offset < start for one in lost)
-    last_ms = max((one.timestamp for one in lost), default=now_ms - expiration_ms)
+    is_open = any(entry.has_open_transaction and entry.current_txn_first_offset < start for entry in lost)
+    last_ms = max((entry.timestamp for entry in lost), default=now_ms - expiration_ms)
     return Move(
         topic_partition=partition.topic_partition,
         local_start=start,
@@ -150,7 +150,7 @@ class BeforeMoveView(View[Result]):
             "localStartOffset": result.local_start,
             "snapshotOffset": result.at,
             "producers": [producer.producer_id for producer in result.producers],
-            "openTransactions": sum(one.has_open_transaction for one in result.producers),
+            "openTransactions": sum(entry.has_open_transaction for entry in result.producers),
             "notKnown": result.not_known,
             "safeFrom": None if result.safe_from_ms is None else instant(result.safe_from_ms),
         }

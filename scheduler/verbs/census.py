@@ -93,7 +93,7 @@ class ProducerCounter:
     def _of_snapshot(self, selected: SelectedPartition) -> Counted | str:
         """Return what the newest snapshot shows, or why it has to be made first."""
         partition = selected.inventory.partition
-        newest = max((one.offset for one in partition.snapshots), default=None)
+        newest = max((snapshot.offset for snapshot in partition.snapshots), default=None)
         boundary = max(partition.boundaries, default=None)
         if newest is None and boundary is None:
             return self._result(selected)

@@ -182,11 +182,11 @@ class _Judge:
             sizes += judged.sizes()
             number = selected.topic_partition.partition
             blockers += _blocker_rows(number, judged, answer)
-            unknown += [one.detail for one in judged.blockers.found if one.reason is Reason.UNREADABLE]
+            unknown += [refusal.detail for refusal in judged.blockers.found if refusal.reason is Reason.UNREADABLE]
             warnings += [{"partition": number, **row_of(RefusalRow, one)} for one in judged.blockers.shipped_as_is]
         by_setting = self._setting_rows(partitions)
         facts = facts_of(partitions, self.log_dirs, self.sources, self.expiration_ms)
-        for met in (one for one in met_faults(self.releases.known, facts) if one.met):
+        for met in (fault for fault in met_faults(self.releases.known, facts) if fault.met):
             rows = blockers if met.fault.severity is Severity.BLOCKS else warnings
             rows.append(_row_of_all(met.fault.name, met.detail, met.hint))
         unknown += self.unanswered
@@ -297,7 +297,7 @@ def _asked(scope: Scope, selection: Selection, settings: Settings) -> tuple[Sequ
         return [], releases_of(settings, None)
     ids = {selected.log_dir.broker_id for selected in selection.partitions}
     with scope.connect() as cluster:
-        found = [one for one in describe_brokers(cluster, ASKED) if one.broker_id in ids or ids == {None}]
+        found = [broker for broker in describe_brokers(cluster, ASKED) if broker.broker_id in ids or ids == {None}]
         return found, releases_of(settings, cluster)
 
 
@@ -324,7 +324,7 @@ def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) ->
     """Yield what stops a broker in a partition, and what is in the way of a replay that would change it."""
     if answer.verdict in {Verdict.READY, Verdict.UNKNOWN}:
         return
-    found = [one for one in judged.blockers.found if one.reason is not Reason.UNREADABLE]
+    found = [refusal for refusal in judged.blockers.found if refusal.reason is not Reason.UNREADABLE]
     if answer.verdict is Verdict.NEVER or judged.lost_state is not None or not found:
         yield {
             "partition": partition,
@@ -337,10 +337,10 @@ def _blocker_rows(partition: int, judged: JudgedPartition, answer: Judgement) ->
     if answer.verdict is Verdict.NEVER or not found:
         return
     blocking = judged.candidates.blocking
-    if blocking is not None and blocking.reason not in {Reason.HW_UNKNOWN, *(one.reason for one in found)}:
+    if blocking is not None and blocking.reason not in {Reason.HW_UNKNOWN, *(refusal.reason for refusal in found)}:
         found.append(blocking)
-    for one in found:
-        yield {"partition": partition, **row_of(RefusalRow, one)}
+    for refusal in found:
+        yield {"partition": partition, **row_of(RefusalRow, refusal)}
 
 
 def _row_of_all(reason: str, detail: str, hint: str) -> BlockerRow:
@@ -360,7 +360,7 @@ class CheckView(View[Result]):
     kind = "topic"
     columns = columns_of(TopicRow, "topic", "verdict", "partitions", *SIZES, "blockers")
 
-    _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {one: [] for one in Verdict})
+    _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {verdict: [] for verdict in Verdict})
     """Topics."""
     _sizes: Counter[str] = field(default_factory=Counter)
     _not_checked: dict[str, None] = field(default_factory=dict)
@@ -411,7 +411,7 @@ class CheckView(View[Result]):
     @property
     def verdict(self) -> Verdict:
         """The one in all: what is blocked counts before what is unknown; where there is no topic, nothing is."""
-        found = {one for one, topics in self._by_verdict.items() if topics}
+        found = {verdict for verdict, topics in self._by_verdict.items() if topics}
         if self._is_unread or self.is_cut_short:
             found.add(Verdict.UNKNOWN)
         return Verdict.of_all(found)

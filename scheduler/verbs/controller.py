@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import METADATA, SERVER
-from resnap.scheduler.job.contract import Context, Request, Told, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import metadata_log_of
 from resnap.scheduler.output.records import plain, record
 from resnap.scheduler.output.rendering import Column, Row
@@ -61,7 +61,7 @@ class ConfigAsked(Request):
 
 def run(
     request: ImageAsked | ProducerIdsAsked | ConfigAsked, context: Context, relying_on: Collection[type] = ()
-) -> Iterator[Told[MetadataImage]]:
+) -> Iterator[Reported[MetadataImage]]:
     """Yield the image, for which no record of ``relying_on`` must have been skipped.
 
     Raises:
@@ -71,14 +71,14 @@ def run(
 
     """
     place = None if request.directory is None else str(request.directory)
-    yield Told(what=load_image(metadata_log_of(context.settings, place)).relying_on(*relying_on))
+    yield Reported(what=load_image(metadata_log_of(context.settings, place)).relying_on(*relying_on))
 
 
 def _count(value: object) -> str:
     return str(len(value)) if isinstance(value, list) else ""
 
 
-class ImageView(View["Told[MetadataImage]"]):
+class ImageView(View["Reported[MetadataImage]"]):
     """A row per topic; before them all else, where ``whole``."""
 
     name = "topics"
@@ -94,7 +94,7 @@ class ImageView(View["Told[MetadataImage]"]):
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
 
-    def rows(self, result: Told[MetadataImage]) -> Iterator[Row]:
+    def rows(self, result: Reported[MetadataImage]) -> Iterator[Row]:
         """Yield a row per topic."""
         self._image = result.what
         for topic in result.what.topics.values():
@@ -124,7 +124,7 @@ class ImageView(View["Told[MetadataImage]"]):
         yield from about_blocks(image)
 
 
-class ProducerIdsView(View["Told[MetadataImage]"]):
+class ProducerIdsView(View["Reported[MetadataImage]"]):
     """A row per block of producer ids that was ever allocated, as far back as the log goes."""
 
     name = "blocks"
@@ -140,7 +140,7 @@ class ProducerIdsView(View["Told[MetadataImage]"]):
     )
     _image: MetadataImage
 
-    def rows(self, result: Told[MetadataImage]) -> Iterator[Row]:
+    def rows(self, result: Reported[MetadataImage]) -> Iterator[Row]:
         """Yield a row per block."""
         self._image = result.what
         return map(block_row, result.what.producer_id_blocks)
@@ -158,7 +158,7 @@ def _joined(value: object) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else ""
 
 
-class ConfigView(View["Told[MetadataImage]"]):
+class ConfigView(View["Reported[MetadataImage]"]):
     """A row per broker and setting.
 
     ``static`` are ``server.properties``: they count for the broker that they name, and for all if they name none.
@@ -180,7 +180,7 @@ class ConfigView(View["Told[MetadataImage]"]):
     def __init__(self, static: Mapping[str, str]) -> None:
         self._static = static
 
-    def rows(self, result: Told[MetadataImage]) -> Iterator[Row]:
+    def rows(self, result: Reported[MetadataImage]) -> Iterator[Row]:
         """Yield the effective settings of each broker, and then all others that are set for brokers."""
         self._image = result.what
         return _setting_rows(result.what, self._static)

@@ -9,7 +9,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Told, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import metadata_log_of, scope_of
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Column, Row
@@ -32,7 +32,7 @@ class Asked(Request):
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")]
 
 
-def run(request: Asked, context: Context) -> Iterator[Told[Audit]]:
+def run(request: Asked, context: Context) -> Iterator[Reported[Audit]]:
     """Yield the audit, by the metadata log in the log dir or that the settings name.
 
     Raises:
@@ -55,12 +55,12 @@ def run(request: Asked, context: Context) -> Iterator[Told[Audit]]:
             hint="give a whole copy of the directory __cluster_metadata-0 of a controller, or of a broker",
         )
     found = audit(log_dir, partial(load_image, directory), sources)
-    yield Told(what=found, faults=found.problems, partly_done=bool(found.problems))
+    yield Reported(what=found, faults=found.problems, partly_done=bool(found.problems))
 
 
 def _spans(value: object) -> str:
     blocks: Sequence[Row] = value if isinstance(value, list) else []
-    return ", ".join(f"[{one['firstProducerId']}, {one['lastProducerId']}]" for one in blocks) or "none"
+    return ", ".join(f"[{block['firstProducerId']}, {block['lastProducerId']}]" for block in blocks) or "none"
 
 
 def _carried(value: object) -> str:
@@ -72,7 +72,7 @@ def _carried(value: object) -> str:
     return f"{first['file']}{at}{more}"
 
 
-class AuditView(View["Told[Audit]"]):
+class AuditView(View["Reported[Audit]"]):
     """A row per producer id that was not allocated, or twice."""
 
     name = "findings"
@@ -86,7 +86,7 @@ class AuditView(View["Told[Audit]"]):
     audit: Audit
     exit_code = OK
 
-    def rows(self, result: Told[Audit]) -> Iterator[Row]:
+    def rows(self, result: Reported[Audit]) -> Iterator[Row]:
         """Yield a row per finding."""
         self.audit = result.what
         self.exit_code = VerificationError.exit_code if result.what.findings else OK

@@ -18,7 +18,7 @@ import typer
 
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.cli.flags import ENGINE
-from resnap.scheduler.job.contract import Context, Request, Result, Told, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.replaying import engine_of, uploading_of
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.records import row_of
@@ -114,10 +114,10 @@ class Ended(Result):
     @property
     def equal(self) -> tuple[Boundary, ...]:
         """Those whose snapshot in the store equals the broker's own."""
-        return tuple(one for one in self.lost if one.fate == "equal")
+        return tuple(boundary for boundary in self.lost if boundary.fate == "equal")
 
 
-def run(request: Asked, context: Context) -> Iterator[Told[str] | Step | Ended]:
+def run(request: Asked, context: Context) -> Iterator[Reported[str] | Step | Ended]:
     """Take the steps one after the other, each with its title first; what is not as it should be is a fault of the end.
 
     Raises:
@@ -143,7 +143,7 @@ class _Demo:
         self._boundaries: list[Boundary] = []
         self._problems: list[str] = []
 
-    def steps(self) -> Iterator[Told[str] | Step | Ended]:
+    def steps(self) -> Iterator[Reported[str] | Step | Ended]:
         on = "on Spark, which takes a while to start" if self._context.settings.engine == "spark" else "in this process"
         steps: tuple[tuple[str, str, Callable[[], tuple[Row, Sequence[str]]]], ...] = (
             ("log", "A broker 2.7.2 wrote a log, and deleted most of its producer snapshots itself.", self._read),
@@ -155,7 +155,7 @@ class _Demo:
         now_s = self._context.clock.monotonic_s
         first_s = now_s()
         for number, (name, title, take) in enumerate(steps, 1):
-            yield Told(what=f"{number}. {title}")
+            yield Reported(what=f"{number}. {title}")
             began_s = now_s()
             figures, lines = take()
             yield Step(name=name, elapsed_s=now_s() - began_s, figures=figures, lines=lines)
@@ -192,7 +192,7 @@ class _Demo:
         results = list(scanned(self._planner.select(self._scope), None, self._planner))
         for unread in (result for result in results if isinstance(result, Unread)):
             raise unread.faults[0]
-        return [{**row_of(ScanRow, one.what)} for one in results if isinstance(one, Told)]
+        return [{**row_of(ScanRow, result.what)} for result in results if isinstance(result, Reported)]
 
     def _tier(self) -> tuple[Row, Sequence[str]]:
         shipments, _ = self._shipped(replace(self._work(self._planner), progress=self._context.progress))
@@ -203,7 +203,7 @@ class _Demo:
             f"{len(kinds)} segments shipped ({human_bytes(size)}): {kinds.count('regenerated')} with a regenerated"
             f" snapshot, {kinds.count('proven')} with the broker's own, which the replay has proven."
         )
-        return {**figures, "partitions": [row_of(ShipmentRow, one) for one in shipments]}, [closing]
+        return {**figures, "partitions": [row_of(ShipmentRow, partition) for partition in shipments]}, [closing]
 
     def _work(self, planner: Planner) -> TierWork:
         now_ms, warn = self._context.clock.now_ms, self._context.warn
@@ -232,9 +232,9 @@ class _Demo:
             own = sorted((self._root / "expected" / name).iterdir())
             found = [self._boundary(name, path, keys.get((name, int(path.stem)))) for path in own]
             self._boundaries += found
-            rows.append({**identity(selected.topic_partition), "boundaries": [one.row for one in found]})
-            before = "".join("." if one.was_lost else "#" for one in found)
-            after = "".join(MARKS[one.fate] for one in found)
+            rows.append({**identity(selected.topic_partition), "boundaries": [boundary.row for boundary in found]})
+            before = "".join("." if boundary.was_lost else "#" for boundary in found)
+            after = "".join(MARKS[boundary.fate] for boundary in found)
             timelines.append({**identity(selected.topic_partition), "before": before, "after": after})
         self._problems = [*filter(None, (boundary.problem for boundary in self._boundaries)), *unlike]
         objects, size = sum(one.objects_read for one in segments), sum(one.size_bytes for one in segments)
@@ -324,7 +324,7 @@ def _temporary() -> Path:
         raise LogDirError(f"no temporary directory can be made: {error.strerror}", hint=_ELSEWHERE) from error
 
 
-class DemoView(View[Told[str] | Step | Ended]):
+class DemoView(View[Reported[str] | Step | Ended]):
     """A row per step; for people, lines while it happens."""
 
     name = "steps"
@@ -334,16 +334,16 @@ class DemoView(View[Told[str] | Step | Ended]):
         self._stays = stays
         self._end: Ended | None = None
 
-    def lines(self, result: Told[str] | Step | Ended) -> Iterator[str]:
+    def lines(self, result: Reported[str] | Step | Ended) -> Iterator[str]:
         """Yield the title of a step, or what came of it."""
-        if isinstance(result, Told):
+        if isinstance(result, Reported):
             yield f"{'' if result.what.startswith('1.') else chr(10)}{result.what}"
         elif isinstance(result, Step):
             took = f"  [{human_duration(result.elapsed_s)}]" if result.elapsed_s >= WORTH_SAYING_S else ""
             for line in (*result.lines[:-1], result.lines[-1] + took):
                 yield f"   {line}".rstrip()
 
-    def row(self, result: Told[str] | Step | Ended) -> Row | None:
+    def row(self, result: Reported[str] | Step | Ended) -> Row | None:
         """Return the row of a step that is done."""
         if isinstance(result, Ended):
             self._end = result

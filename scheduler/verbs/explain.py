@@ -11,7 +11,7 @@ from resnap.replay.explain import Explanation, Role, find_ends, log_end
 from resnap.replay.explain import explain as explain_entries
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
-from resnap.scheduler.job.contract import Context, Request, Result, Told, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import explanation_rows, show_time
 from resnap.scheduler.job.wiring import reading_of, scope_of
@@ -52,7 +52,7 @@ class Explained(Result):
     """The transaction that is open at the offset, unless it has ended since, by the log or at the leader."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Explained | Told[LostLeader]]:
+def run(request: Asked, context: Context) -> Iterator[Explained | Reported[LostLeader]]:
     """Yield what made each entry, by producer id; then what is wrong with a replica that lost its producer state.
 
     Raises:
@@ -75,12 +75,12 @@ def run(request: Asked, context: Context) -> Iterator[Explained | Told[LostLeade
     live = selected.live_facts
     led = None if live is None or live.leader is None else Led(selected.topic_partition, live.leader)
     holders = holders_of(selected.log_dir.path, scope.connect, producer_ids, context.warn, led)
-    for one in found:
-        holder = holders.by_producer_id.get(one.producer_id)
+    for explanation in found:
+        holder = holders.by_producer_id.get(explanation.producer_id)
         yield Explained(
-            explanation=one,
+            explanation=explanation,
             transactional_id=None if holder is None else holder.transactional_id,
-            open_transaction=_open_transaction(selected.topic_partition, one, holders),
+            open_transaction=_open_transaction(selected.topic_partition, explanation, holders),
         )
     yield from _lost_its_state(selected, segments, sources, scope, context)
 
@@ -100,7 +100,7 @@ def _explained(
 
 def _lost_its_state(
     selected: SelectedPartition, segments: Sequence[SegmentSpan], sources: Sources, scope: Scope, context: Context
-) -> Iterator[Told[LostLeader]]:
+) -> Iterator[Reported[LostLeader]]:
     lost = state_of_replica(selected.inventory.partition, sources, context.settings.expiration_ms)
     if lost is not None and lost.is_proven:
         try:
@@ -108,7 +108,7 @@ def _lost_its_state(
         except ResnapError as error:
             context.warn(f"{lost.detail}: what this replica has answered wrongly is not known: {error}")
         else:
-            yield Told(what=found)
+            yield Reported(what=found)
     elif lost is not None:
         how = "--remote URL, the store that brokers tier to," if scope.remote is None else "`resnap verify --remote`"
         what = f"if it leads, it may answer wrongly; {how} shows it"
@@ -141,7 +141,7 @@ def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) ->
     )
 
 
-class ExplainView(View["Explained | Told[LostLeader]"]):
+class ExplainView(View["Explained | Reported[LostLeader]"]):
     """A row per batch and role."""
 
     name = "batches"
@@ -166,9 +166,9 @@ class ExplainView(View["Explained | Told[LostLeader]"]):
         self._open: list[OpenTransaction] = []
         self._lost: LostLeader | None = None
 
-    def rows(self, result: Explained | Told[LostLeader]) -> list[Row]:
+    def rows(self, result: Explained | Reported[LostLeader]) -> list[Row]:
         """Return the rows of one producer; that of the batch which began a transaction has it, if it is open still."""
-        if isinstance(result, Told):
+        if isinstance(result, Reported):
             self._lost = result.what
             return []
         self._producers += 1

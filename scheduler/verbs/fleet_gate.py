@@ -12,7 +12,7 @@ from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import collected, is_meant
-from resnap.scheduler.job.contract import Request, Result, Told, Verb, View
+from resnap.scheduler.job.contract import Reported, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
@@ -62,7 +62,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
     settings = context.settings
     brokers = collected(settings, Collector(now_ms=context.clock.now_ms))
     if request.broker not in {broker.broker_id for broker in brokers}:
-        known = ", ".join(str(one.broker_id) for one in brokers)
+        known = ", ".join(str(broker.broker_id) for broker in brokers)
         raise UsageError(f"no [[fleet]] table names broker {request.broker}", hint=f"the tables name {known}")
     with cluster_of(settings) as cluster:
         # What takes longest comes first, so that where replicas are is as it was a moment ago.
@@ -98,7 +98,7 @@ def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> N
 def results(answer: GateAnswer) -> Iterator[Result]:
     """Yield each reason against it, then what is not known."""
     for obstacle in answer.obstacles:
-        yield Told(what=obstacle)
+        yield Reported(what=obstacle)
     yield Result(faults=tuple(ClusterError(f"not known: {why}", hint=_HINT) for why in answer.unknown))
 
 
@@ -136,7 +136,7 @@ class GateView(View[Result]):
     def row(self, result: Result) -> Row | None:
         """Return the row of a reason, and count it."""
         self._unknown += [str(fault) for fault in result.faults]
-        if not isinstance(result, Told):
+        if not isinstance(result, Reported):
             return None
         self._reasons += 1
         return {**row_of(GateRow, result.what)}

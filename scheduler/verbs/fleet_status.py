@@ -9,7 +9,7 @@ from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetStatus, FleetTopicRow, fleet_status
-from resnap.scheduler.job.contract import Request, Told, Verb, View
+from resnap.scheduler.job.contract import Reported, Request, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line
 from resnap.scheduler.output.answer import answer_of, turn_on_lines, why_of
 from resnap.scheduler.output.records import columns_of, row_of
@@ -44,7 +44,7 @@ class Asked(Request):
     """
 
 
-def run(_: Asked, context: Context) -> Iterator[Told[TopicAnswer | FleetStatus]]:
+def run(_: Asked, context: Context) -> Iterator[Reported[TopicAnswer | FleetStatus]]:
     """Yield the result of each topic of the cluster, then the brokers, and which of them did not answer.
 
     Raises:
@@ -56,13 +56,13 @@ def run(_: Asked, context: Context) -> Iterator[Told[TopicAnswer | FleetStatus]]
     if context.settings.topics and not status.topics and not status.silent:
         raise UsageError("no broker has any of the requested topics", hint="without --topic all topics are shown")
     for answer in status.topics:
-        yield Told(what=answer)
+        yield Reported(what=answer)
     faults = tuple(ClusterError(why, hint=SILENT_HINT) for why in status.silent)
-    yield Told(what=status, faults=faults)
+    yield Reported(what=status, faults=faults)
 
 
 @dataclass(slots=True, kw_only=True)
-class FleetView(View["Told[TopicAnswer | FleetStatus]"]):
+class FleetView(View["Reported[TopicAnswer | FleetStatus]"]):
     """A row per topic."""
 
     name = "topics"
@@ -70,7 +70,7 @@ class FleetView(View["Told[TopicAnswer | FleetStatus]"]):
     columns = (*columns_of(FleetTopicRow), Column(key="why", title="WHY", of=why_of))
 
     settings: Settings
-    _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {one: [] for one in Verdict})
+    _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {verdict: [] for verdict in Verdict})
     """Topics."""
     _blocker: tuple[str, Blocker] | None = None
     """The first, and its topic."""
@@ -79,11 +79,11 @@ class FleetView(View["Told[TopicAnswer | FleetStatus]"]):
     _verdict: Verdict | None = None
     """The one in all, once everything was seen."""
 
-    def row(self, result: Told[TopicAnswer | FleetStatus]) -> Row | None:
+    def row(self, result: Reported[TopicAnswer | FleetStatus]) -> Row | None:
         """Return the row of a topic, and count it."""
         told = result.what
         if isinstance(told, FleetStatus):
-            self._brokers = [row_of(FleetBrokerRow, one) for one in told.brokers]
+            self._brokers = [row_of(FleetBrokerRow, broker) for broker in told.brokers]
             self._verdict, self._releases = told.verdict, told.releases
             return None
         self._by_verdict[told.verdict].append(told.topic)
@@ -109,7 +109,7 @@ class FleetView(View["Told[TopicAnswer | FleetStatus]"]):
 
     def closing(self) -> Iterable[str]:
         """Yield the answer in words, and what to do next."""
-        silent = sum(one["error"] is not None for one in self._brokers)
+        silent = sum(broker["error"] is not None for broker in self._brokers)
         asked = f"{some(len(self._brokers), 'broker')}{f', {human_count(silent)} not known' if silent else ''}"
         yield ""
         yield from map(str, answer_of(self._by_verdict).sentences)

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, S3
-from resnap.scheduler.job.contract import Context, Request, Result, Told, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import connection_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import BYTES, Column, Row
@@ -86,7 +86,7 @@ class Found(Result):
     """Why brokers do not read its segment again, if they have left it."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Found | Told[int] | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Found | Reported[int] | Unread]:
     """Yield how much is not old enough, then what runs or brokers have left and is, deleting it if that is asked for.
 
     Raises:
@@ -106,7 +106,7 @@ def run(request: Asked, context: Context) -> Iterator[Found | Told[int] | Unread
         yield from _of_brokers(request, context, store, partial(metadata_of, cluster))
 
 
-def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[Found | Told[int] | Unread]:
+def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[Found | Reported[int] | Unread]:
     is_alone = request.no_other_writers
     garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=is_alone)
     if request.delete and not is_alone and (garbage.objects or garbage.unfinished):
@@ -114,7 +114,7 @@ def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[F
     if not garbage.listed:
         context.warn(f"{request.url} holds no object at all; `resnap tier --to` may have been given another URL")
     ended = "cannot be undone any more" if request.delete else "could not be undone any more if that is deleted"
-    yield Told(
+    yield Reported(
         what=garbage.younger,
         faults=garbage.unreadable,
         warnings=tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.runs),
@@ -129,13 +129,13 @@ def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[F
 
 def _of_brokers(
     request: Asked, context: Context, store: ObjectStore, read: ReadMetadata
-) -> Iterator[Found | Told[int] | Unread]:
+) -> Iterator[Found | Reported[int] | Unread]:
     garbage = find_brokers_garbage(store, read, older_than_ms=request.older_than_ms)
     if request.delete and not request.no_other_writers and garbage.segments:
         _check_alone(store, replaces=False)
     if not garbage.listed:
         context.warn(f"{request.url} holds no object that brokers read; they may tier to another URL")
-    yield Told(what=garbage.younger)
+    yield Reported(what=garbage.younger)
     found = [
         Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms, death=segment.death)
         for segment in garbage.segments
@@ -169,16 +169,16 @@ def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
 
 def _deleted(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator[Found | Unread]:
     """Yield what was deleted of ``found``, and what was skipped, as it comes."""
-    by_key = {one.key: one for one in found}
-    for one in collected:
-        if one.problem is not None:
-            yield Unread(faults=(one.problem,))
+    by_key = {garbage.key: garbage for garbage in found}
+    for partition in collected:
+        if partition.problem is not None:
+            yield Unread(faults=(partition.problem,))
             continue
-        was = by_key.get(one.key)
+        was = by_key.get(partition.key)
         is_upload = was is None
         yield Found(
-            key=f"{one.key} (unfinished)" if is_upload else one.key,
-            size_bytes=one.size_bytes,
+            key=f"{partition.key} (unfinished)" if is_upload else partition.key,
+            size_bytes=partition.size_bytes,
             written_ms=None if was is None else was.written_ms,
             is_upload=is_upload,
             death=None if was is None else was.death,
@@ -186,7 +186,7 @@ def _deleted(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator
         )
 
 
-class GarbageView(View[Found | Told[int] | Unread]):
+class GarbageView(View[Found | Reported[int] | Unread]):
     """A row per object or upload, which says why it is garbage if brokers have left it."""
 
     name = "garbage"
@@ -203,9 +203,9 @@ class GarbageView(View[Found | Told[int] | Unread]):
         self._deaths: Counter[Death] = Counter()
         self._totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": request.delete, "younger": 0}
 
-    def row(self, result: Found | Told[int] | Unread) -> Row | None:
+    def row(self, result: Found | Reported[int] | Unread) -> Row | None:
         """Return the row of an object or an upload, and count it."""
-        if isinstance(result, Told):
+        if isinstance(result, Reported):
             self._totals["younger"] = result.what
         if not isinstance(result, Found):
             return None

@@ -11,7 +11,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
-from resnap.scheduler.job.contract import Context, Request, Result, Told, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.rendering import PARTITION, Column, Row
 from resnap.scheduler.verbs.install_staged import Installed, Staging, install_staged, preview
@@ -167,11 +167,11 @@ class InstallView(View[Installed]):
         self._result = result
         self._decisions = [decision for partition in result.partitions for decision in partition.decisions]
         self._unasked = [decision for decision in self._decisions if decision.outcome is Outcome.NOT_ASKED]
-        for one in result.partitions:
-            outcomes = Counter(decision.outcome for decision in one.decisions)
+        for partition in result.partitions:
+            outcomes = Counter(decision.outcome for decision in partition.decisions)
             yield {
-                **identity(one.topic_partition),
-                **_counts(one.decisions),
+                **identity(partition.topic_partition),
+                **_counts(partition.decisions),
                 "why": [f"{outcome} ({number})" for outcome, number in outcomes.items() if outcome in _WORTH_SAYING],
                 "snapshots": [
                     {
@@ -183,7 +183,7 @@ class InstallView(View[Installed]):
                         "detail": decision.detail,
                         "hint": decision.hint,
                     }
-                    for decision in one.decisions
+                    for decision in partition.decisions
                 ],
             }
 
@@ -215,8 +215,8 @@ class InstallView(View[Installed]):
         else:
             yield f"{counts}; {already} there already."
             yield f"To undo it before a broker starts: `resnap install --undo {shlex.quote(str(manifest))}`"
-        if unasked := [one for one in self._unasked if one.needs is not None]:
-            flags = replace_flags(one.needs for one in unasked)
+        if unasked := [decision for decision in self._unasked if decision.needs is not None]:
+            flags = replace_flags(decision.needs for decision in unasked)
             yield f"{some(len(unasked), 'file')} not replaced: run again with {flags}."
         if later := len(self._unasked) - len(unasked):
             yield f"{some(later, 'file')} written since the replay, and not compared: run `resnap regenerate` again."
@@ -242,7 +242,7 @@ class InstallView(View[Installed]):
         return "Next: start the broker; it tiers the segments by itself."
 
 
-def undone(manifest: Path, *, dry_run: bool) -> Iterator[Told[Change]]:
+def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[Change]]:
     """Undo the installation that wrote ``manifest``, and yield what was done; a dry run yields what would be.
 
     Raises:
@@ -262,12 +262,12 @@ def undone(manifest: Path, *, dry_run: bool) -> Iterator[Told[Change]]:
     except ResnapError as failed:
         error = failed
     for change in done:
-        yield Told(what=change, partly_done=not dry_run)
+        yield Reported(what=change, partly_done=not dry_run)
     if error is not None:
         raise error
 
 
-class UndoView(View["Told[Change]"]):
+class UndoView(View["Reported[Change]"]):
     """A row per file."""
 
     name = "files"
@@ -278,7 +278,7 @@ class UndoView(View["Told[Change]"]):
         self._dry_run = dry_run
         self._counts = {"removed": 0, "restored": 0}
 
-    def row(self, result: Told[Change]) -> Row:
+    def row(self, result: Reported[Change]) -> Row:
         """Return the row of a file, and count it."""
         action = "removed" if result.what.old is None else "restored"
         self._counts[action] += 1

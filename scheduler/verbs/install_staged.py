@@ -108,7 +108,7 @@ def preview(request: Staging, s3: S3Settings) -> Installed:
     selection = _select(request, _area(request, s3))
     result = selection.result(manifest=None, error=None)
     try:
-        if any(one.installation.changes for one in selection.surveyed):
+        if any(partition.installation.changes for partition in selection.surveyed):
             refuse_unwritable(_undo_root(request), _ELSEWHERE)
         refuse_running(selection.log_dir)
         shutdown_mark(selection.log_dir)
@@ -132,7 +132,7 @@ def install_staged(
     area, undo_root = _area(request, s3), _undo_root(request)
     with stopped(request.log_dir) as mark:
         selection = _select(request, area)
-        if not any(one.installation.changes for one in selection.surveyed):
+        if not any(partition.installation.changes for partition in selection.surveyed):
             return selection.result(manifest=None, error=None)
         refuse_unwritable(undo_root, _ELSEWHERE)
         installer = Installer(log_dir=selection.log_dir, area=area, disk=disk)
@@ -166,7 +166,7 @@ class _Selection:
     """What is there of absent ones, into which nothing is installed."""
 
     def result(self, *, manifest: Path | None, error: ResnapError | None) -> Installed:
-        partitions = tuple(one.installation for one in self.surveyed)
+        partitions = tuple(partition.installation for partition in self.surveyed)
         refusals = (refusal for partition in partitions for refusal in _refusals(partition))
         return Installed(
             partitions=partitions,
@@ -175,7 +175,7 @@ class _Selection:
             error=error,
             faults=(*self.problems, *refusals, *(() if error is None else (error,))),
             warnings=tuple(f"{key} is staged, but not in the log dir{self.aside.get(key, '')}" for key in self.absent),
-            partly_done=any(one.changes for one in partitions),
+            partly_done=any(partition.changes for partition in partitions),
         )
 
 
@@ -219,7 +219,7 @@ def _select(request: Staging, area: StagingArea) -> _Selection:
 
 def _aside(log_dir: LogDir) -> dict[TopicPartition, str]:
     """Return what is there of partitions that are deleted, set aside, or copied to this disk."""
-    names = {Path(str(one.path)).name: one.kind for one in log_dir.set_aside}
+    names = {Path(str(directory.path)).name: directory.kind for directory in log_dir.set_aside}
     parsed = {text: parse_partition_dir_name(text) for text in names}
     return {
         name.topic_partition: f": only {text} is there: {_ASIDE[names[text]]}"
@@ -230,7 +230,7 @@ def _aside(log_dir: LogDir) -> dict[TopicPartition, str]:
 
 def _apply(installer: Installer, selection: _Selection, progress: Progress) -> ResnapError | None:
     """Make the changes, mark those that were not reached, and return the error that ended it."""
-    changes = [change for one in selection.surveyed for change in one.installation.changes]
+    changes = [change for partition in selection.surveyed for change in partition.installation.changes]
     progress.expect(len(changes), sum(change.size_bytes for change in changes))
     error: ResnapError | None = None
     for index, one in enumerate(selection.surveyed):

@@ -152,9 +152,9 @@ def _topics(
 ) -> list[NewTopic]:
     store = tiered_part(beginning.url, sources).store
     by_topic: dict[str, list[Restoration]] = defaultdict(list)
-    for one in found:
-        if one.topic_partition.topic not in lost:
-            by_topic[one.topic_partition.topic].append(one)
+    for restoration in found:
+        if restoration.topic_partition.topic not in lost:
+            by_topic[restoration.topic_partition.topic].append(restoration)
     topics = []
     for topic, partitions in sorted(by_topic.items()):
         stored = read_topic(store, topic_key(topic, partitions[0].topic_id or ""))
@@ -205,7 +205,7 @@ def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assig
         partitions=tuple(
             NewPartition(
                 partition=number,
-                replicas=tuple(one.broker for one in to.replicas(TopicPartition(name, number))),
+                replicas=tuple(replica.broker for replica in to.replicas(TopicPartition(name, number))),
                 last_leader_epoch=last_leader_epoch(there[number]) if number in there else None,
             )
             for number in range(count)

@@ -12,7 +12,7 @@ import typer
 from resnap.replay.staging import DISCARD
 from resnap.replay.window import ReplayRules
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE
-from resnap.scheduler.job.contract import Request, Told, Unread, Verb, View, unread
+from resnap.scheduler.job.contract import Reported, Request, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.verbs.planned import PlanView, note_selection, would_replay
@@ -46,7 +46,7 @@ class Asked(Request):
         return replace(self, rules=rules_of(context.settings, context.clock))
 
 
-def run(request: Asked, context: Context) -> Iterator[Unread | Told[Planned] | Rebuilt]:
+def run(request: Asked, context: Context) -> Iterator[Unread | Reported[Planned] | Rebuilt]:
     """Return what would be made of each partition, or what the snapshots there are worth; write the plan where asked.
 
     Raises:

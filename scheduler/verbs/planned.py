@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typing_extensions import TypedDict
 
-from resnap.scheduler.job.contract import PartitionState, Told, Unread, View
+from resnap.scheduler.job.contract import PartitionState, Reported, Unread, View
 from resnap.scheduler.job.reports import CostRow, Identity, bytes_of, summed_by_topic, summed_note
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
@@ -36,10 +36,10 @@ MOST_NAMED: Final = 3
 """Most partitions that a line names."""
 
 
-def would_replay(planned: Planned) -> Told[Planned]:
+def would_replay(planned: Planned) -> Reported[Planned]:
     """Return the result of one partition and what would be made of it; it is planned, too, where records are lost."""
     faults = tuple(faults_of_files(planned))
-    return Told(
+    return Reported(
         topic_partition=planned.selected.topic_partition,
         state=PartitionState.PLANNED,
         faults=faults,
@@ -66,8 +66,8 @@ def note_selection(scope: Scope, selection: Selection, context: Context) -> None
     compacted = sum(not can_be_tiered(selected.inventory) for selected in selection.partitions)
     if compacted:
         context.note(f"{some(compacted, 'compacted partition')} skipped: compacted topics cannot be tiered")
-    alone = (one.inventory.partition for one in selection.partitions if one.log_dir.remote is None)
-    marked = [(one.topic_partition, lost) for one in alone if (lost := lost_state(one)) is not None]
+    alone = (partition.inventory.partition for partition in selection.partitions if partition.log_dir.remote is None)
+    marked = [(partition.topic_partition, lost) for partition in alone if (lost := lost_state(partition)) is not None]
     for topic_partition, lost in marked[:MOST_NAMED]:
         context.warn(
             f"{topic_partition}: this replica seems to have lost its producer state: {lost.detail}: give --remote URL, "
@@ -120,7 +120,7 @@ def _runs(plan: PartitionPlan) -> list[RunRow]:
 
 def totals_of(planned: Iterable[Planned]) -> dict[str, int]:
     """Return the totals of a plan."""
-    plans = [one.plan for one in planned]
+    plans = [plan.plan for plan in planned]
     cost = cost_of(plans)
     return {
         "partitions": len(plans),
@@ -141,7 +141,7 @@ class DryRunView(View[Any]):
         """Return the row of a planned partition."""
         if isinstance(result, Unread):
             return result.row
-        if not isinstance(result, Told) or not isinstance(result.what, Planned):
+        if not isinstance(result, Reported) or not isinstance(result.what, Planned):
             return None
         self.planned.append(result.what)
         return {**row_of(PlanRow, result.what.plan)}
@@ -164,7 +164,7 @@ class DryRunView(View[Any]):
 def _offsets_read(value: object) -> str:
     runs = value if isinstance(value, list) else []
     return ", ".join(
-        f"[{one['baseOffset']}, {'end' if one['nextBaseOffset'] is None else one['nextBaseOffset']})" for one in runs
+        f"[{run['baseOffset']}, {'end' if run['nextBaseOffset'] is None else run['nextBaseOffset']})" for run in runs
     )
 
 
@@ -219,7 +219,7 @@ class PlanView(DryRunView):
             " Nothing was written."
         )
         yield from summed_note(self._held)
-        yield from beginnings_gone({one.selected.topic_partition: one.plan.known_from() for one in self.planned})
+        yield from beginnings_gone({plan.selected.topic_partition: plan.plan.known_from() for plan in self.planned})
         if total["snapshots"]:
             made_of = self._scope.typed
             if self._saved is not None:

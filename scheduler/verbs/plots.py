@@ -89,7 +89,7 @@ def draw_census(topics: Mapping[str, Census], total: Census, expirations_ms: Seq
     below = np.zeros(len(total.ages()), np.int64)
     others = {"other topics": [census for _, census in chosen[MOST:]]} if chosen[MOST:] else {}
     for topic, counted in ({topic: [census] for topic, census in chosen[:MOST]} | others).items():
-        heights = np.sum([list(one.ages().values()) for one in counted], axis=0)
+        heights = np.sum([list(census.ages().values()) for census in counted], axis=0)
         ages.bar(
             [f"< {age}" if age in AGES else age for age in total.ages()], heights, bottom=below, label=_label(topic)
         )

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, STATE
-from resnap.scheduler.job.contract import Context, Request, Result, Told, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column, Row, plain_text
 from resnap.scheduler.settings.environment import process_environment
@@ -61,7 +61,7 @@ class DeleteAsked(Request):
     user_default: UserDefault = False
 
 
-def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Told[Row]]:
+def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Reported[Row]]:
     """Set or delete the rate of one user.
 
     Raises:
@@ -75,7 +75,7 @@ def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Told[Row]
         raise UsageError("there is no state directory to keep quotas in", hint="give --state-dir")
     if isinstance(request, DeleteAsked):
         file.delete_rate(user)
-        yield Told(what={"user": user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
+        yield Reported(what={"user": user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
         return
     facts: Row = {
         "user": user,
@@ -83,15 +83,15 @@ def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Told[Row]
         "changed": file.set_rate(user, request.rate),
         "file": str(file.path),
     }
-    yield Told(what=facts)
+    yield Reported(what=facts)
 
 
-class ChangedView(View["Told[Row]"]):
+class ChangedView(View["Reported[Row]"]):
     """Only the facts."""
 
     _facts: Row
 
-    def row(self, result: Told[Row]) -> None:
+    def row(self, result: Reported[Row]) -> None:
         """Keep the facts."""
         self._facts = result.what
 
@@ -118,7 +118,7 @@ class Quota(Result):
     origin: str
 
 
-def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | Told[str]]:
+def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | Reported[str]]:
     """Yield the quotas that are set, with their origin; if there are none, what that means.
 
     Raises:
@@ -138,7 +138,7 @@ def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | Told[
                 is_empty = False
                 yield Quota(entity=entity, key=key, value=value, origin=origin.text)
     if is_empty:
-        yield Told(what=_consequence(found, of))
+        yield Reported(what=_consequence(found, of))
 
 
 def _consequence(found: list[Origin], of: FilterPart | None) -> str:
@@ -153,7 +153,7 @@ def _consequence(found: list[Origin], of: FilterPart | None) -> str:
     return f"User {of.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:.15g}."
 
 
-class QuotaView(View[Quota | Told[str]]):
+class QuotaView(View[Quota | Reported[str]]):
     """A row per quota."""
 
     name = "quotas"
@@ -168,9 +168,9 @@ class QuotaView(View[Quota | Told[str]]):
     def __init__(self) -> None:
         self._closing: list[str] = []
 
-    def row(self, result: Quota | Told[str]) -> Row | None:
+    def row(self, result: Quota | Reported[str]) -> Row | None:
         """Return the row of a quota."""
-        if isinstance(result, Told):
+        if isinstance(result, Reported):
             self._closing.append(result.what)
             return None
         return {

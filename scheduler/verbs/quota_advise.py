@@ -67,7 +67,7 @@ def run(request: Asked, context: Context) -> Iterator[Advice | Advised | Unread]
     """
     rules = rules_of(request.profile, request.samples, request.window_seconds, request.unit, 0.01, permissive=False)
     with uses_of(request.scope, request.principal_map, context) as uses:
-        needs = [one for one in uses.map(partial(_need, rules=rules)) if one is not None]
+        needs = [need for need in uses.map(partial(_need, rules=rules)) if need is not None]
         rate = advised_rate([need.least_rate for need in needs], request.share) if needs else None
         yield _advice(rate, rules, context)
         outcomes = uses.map(partial(_under, rate=rate or 0.0, rules=rules)) if needs else []

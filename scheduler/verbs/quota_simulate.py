@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Result, Told, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
@@ -76,7 +76,7 @@ class LogRead(Result):
     unlimited: list[str]
 
 
-def run(request: Asked, context: Context) -> Iterator[LogRead | Told[Outcome] | Unread]:
+def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[Outcome] | Unread]:
     """Yield what the quota would have done with the uses of producer ids in a log, principal by principal.
 
     Raises:
@@ -96,7 +96,7 @@ def run(request: Asked, context: Context) -> Iterator[LogRead | Told[Outcome] | 
     yield LogRead(uses=uses.read, unlimited=unlimited, warnings=tuple(warnings))
     outcomes = [one for one in found if isinstance(one, Outcome)]
     for outcome in outcomes:
-        yield Told(what=outcome)
+        yield Reported(what=outcome)
     if request.plot is not None:
         draw_simulation(outcomes, request.plot)
         context.note(f"drawn into {request.plot}")
@@ -126,7 +126,7 @@ def shown_duration(value: object) -> str:
     return human_duration(value / 1000) if isinstance(value, int) and value else ""
 
 
-class SimulationView(View["LogRead | Told[Outcome] | Unread"]):
+class SimulationView(View["LogRead | Reported[Outcome] | Unread"]):
     """A row per principal."""
 
     name = "principals"
@@ -150,11 +150,11 @@ class SimulationView(View["LogRead | Told[Outcome] | Unread"]):
     def __init__(self) -> None:
         self._outcomes: list[Outcome] = []
 
-    def row(self, result: LogRead | Told[Outcome] | Unread) -> Row | None:
+    def row(self, result: LogRead | Reported[Outcome] | Unread) -> Row | None:
         """Return the row of a principal."""
         if isinstance(result, LogRead):
             self._read = result
-        if not isinstance(result, Told):
+        if not isinstance(result, Reported):
             return None
         one = result.what
         self._outcomes.append(one)
@@ -182,11 +182,11 @@ class SimulationView(View["LogRead | Told[Outcome] | Unread"]):
         return {
             "principals": len(self._outcomes),
             "throttledPrincipals": sum(outcome.is_throttled for outcome in self._outcomes),
-            "newIds": sum(one.new_ids for one in self._outcomes),
-            "charged": sum(one.charged for one in self._outcomes),
-            "free": sum(one.free for one in self._outcomes),
-            "refusedIds": sum(one.refused for one in self._outcomes),
-            "peakBytes": sum(one.peak_bytes for one in self._outcomes),
+            "newIds": sum(outcome.new_ids for outcome in self._outcomes),
+            "charged": sum(outcome.charged for outcome in self._outcomes),
+            "free": sum(outcome.free for outcome in self._outcomes),
+            "refusedIds": sum(outcome.refused for outcome in self._outcomes),
+            "peakBytes": sum(outcome.peak_bytes for outcome in self._outcomes),
             "withoutRate": len(self._read.unlimited),
             "segments": self._read.uses.segments,
             "batches": self._read.uses.batches,

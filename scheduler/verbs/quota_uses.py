@@ -103,11 +103,11 @@ def uses_of(scope: Scope, principal_map: Path | None, context: Context) -> Itera
         names |= transactional_ids(log_dir)
     segments = [
         (
-            one.topic_partition.topic,
+            partition.topic_partition.topic,
             SegmentRange.whole(segment),
         )
-        for one in selected.partitions
-        for segment in one.inventory.partition.segments
+        for partition in selected.partitions
+        for segment in partition.inventory.partition.segments
     ]
     read = partial(_read, principals=principals.knowing(names), sources=engine.reading.sources)
     errors = tuple(problem.error for problem in selected.problems)

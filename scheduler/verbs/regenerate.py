@@ -15,7 +15,7 @@ import typer
 from resnap.replay.results import Outcome
 from resnap.replay.staging import snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE
-from resnap.scheduler.job.contract import Request, Told, Unread, Verb, View, unread
+from resnap.scheduler.job.contract import Reported, Request, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.verbs.planned import DryRunView, PlanRow, note_selection, would_replay
 from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView, SnapshotsRow
@@ -52,7 +52,7 @@ class Asked(Request):
     into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")]
 
 
-def run(request: Asked, context: Context) -> Iterator[Unread | Told[Planned] | Rebuilt]:
+def run(request: Asked, context: Context) -> Iterator[Unread | Reported[Planned] | Rebuilt]:
     """Return what was rebuilt of each partition; with ``dry_run`` what would be.
 
     Raises:
@@ -90,9 +90,9 @@ def view_of(request: Asked, context: Context) -> View[Any]:
 
 def _refuse_replacing(planned: Iterable[Planned], sink_url: str) -> None:
     """Refuse to put a snapshot into the place of one that a broker could load."""
-    for one in planned:
-        if lies_beside(sink_url, one.selected):
-            there = next((boundary.existing for boundary in one.plan.boundaries if boundary.existing), None)
+    for plan in planned:
+        if lies_beside(sink_url, plan.selected):
+            there = next((boundary.existing for boundary in plan.plan.boundaries if boundary.existing), None)
             if there is not None:
                 raise UsageError(f"{there} would be replaced",
                                  hint="omit --boundaries all, or choose another place")  # fmt: skip
@@ -180,13 +180,13 @@ class _Prints:
             partition = replayed.planned.selected.inventory.partition
             snapshots = sorted(prints_of(partition, replayed.result.boundaries), key=lambda one: one.offset)
             needed += depended_on(partition, snapshots)
-        self._known = dict(zip((one.path for one in needed), self._ask(needed), strict=True))
+        self._known = dict(zip((segment.path for segment in needed), self._ask(needed), strict=True))
 
     def of(self, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
         """Return what ``segments`` are known by."""
         left = [segment for segment in segments if segment.path not in self._known]
-        found = self._known | dict(zip((one.path for one in left), self._ask(left), strict=True))
-        return [found[one.path] for one in segments]
+        found = self._known | dict(zip((segment.path for segment in left), self._ask(left), strict=True))
+        return [found[segment.path] for segment in segments]
 
     def _ask(self, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
         return self._engine.each(partial(print_segment, sources=self._engine.reading.sources), segments)

@@ -10,7 +10,7 @@ import typer
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Told, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
@@ -93,7 +93,7 @@ class RemoteStatus:
     """When it was read."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Told[RemoteStatus]]:
+def run(request: Asked, context: Context) -> Iterator[Reported[RemoteStatus]]:
     """Yield the one status of all partitions; what is harmful, or could not be read, is a fault.
 
     Raises:
@@ -120,7 +120,7 @@ def run(request: Asked, context: Context) -> Iterator[Told[RemoteStatus]]:
         for finding in status.comparison.findings
         if finding.kind in HARMFUL
     )
-    yield Told(what=status, faults=(*status.problems, *harmful))
+    yield Reported(what=status, faults=(*status.problems, *harmful))
 
 
 def read_status(
@@ -189,7 +189,7 @@ class _Reading:
             ),
             metadata_partitions=tuple(self.firsts),
             cut=tuple(number for number, first in self.firsts.items() if first),
-            problems=tuple(problem.error for one in self.log_dirs for problem in one.problems),
+            problems=tuple(problem.error for log_dir in self.log_dirs for problem in log_dir.problems),
             now_ms=self.now_ms,
         )
 
@@ -200,7 +200,7 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now
     metadata = fold_events(_with_firsts(chain.from_iterable(events.values()), firsts))
     wanted = tuple(partition for partition in metadata.partitions if scope.wants(partition.partition.name))
     local = chain.from_iterable(log_dir.partitions for log_dir in log_dirs)
-    if scope.topics and not wanted and not any(scope.wants(one.topic_partition.topic) for one in local):
+    if scope.topics and not wanted and not any(scope.wants(partition.topic_partition.topic) for partition in local):
         what = f"{METADATA_TOPIC} names no topic that matches --topic {' or '.join(scope.topics)}"
         raise UsageError(what, hint="without --topic all topics that it names are shown")
     return _Reading(
@@ -209,7 +209,7 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now
         firsts=firsts,
         overdue_from_ms=now_ms - overdue_ms,
         now_ms=now_ms,
-        settings=_settings({one.partition.name for one in wanted if one.deletions}, log_dirs, cluster),
+        settings=_settings({cache.partition.name for cache in wanted if cache.deletions}, log_dirs, cluster),
     )
 
 
@@ -218,7 +218,7 @@ def _with_leaders(read: _Reading, scope: Scope, cluster: Cluster, warn: Callable
     facts = cluster.facts(lambda name: name == METADATA_TOPIC or (scope.wants(name) and name not in NEVER_TIERED))
     count = len(facts.topics[METADATA_TOPIC].partitions)
     tiered = [topic for topic in facts.topics.values() if topic.is_tiered and topic.name != METADATA_TOPIC]
-    known = {one.partition: one for one in read.metadata.partitions}
+    known = {cache.partition: cache for cache in read.metadata.partitions}
     for topic in tiered:
         for number in topic.partitions:
             partition = TopicIdPartition(name=topic.name, id=topic.topic_id or ZERO_UUID, partition=number)
@@ -280,7 +280,7 @@ def _waiting_text(value: object) -> str:
     return f"{about}{human_bytes(value['bytes'])} for {human_duration(value['seconds'])}"
 
 
-class RemoteStatusView(View["Told[RemoteStatus]"]):
+class RemoteStatusView(View["Reported[RemoteStatus]"]):
     """A row per partition, with all its segments where ``whole``; then the findings."""
 
     name = "partitions"
@@ -303,7 +303,7 @@ class RemoteStatusView(View["Told[RemoteStatus]"]):
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
 
-    def rows(self, result: Told[RemoteStatus]) -> Iterator[Row]:
+    def rows(self, result: Reported[RemoteStatus]) -> Iterator[Row]:
         """Yield the rows of all partitions."""
         self._status = result.what
         if any(finding.kind in HARMFUL for finding in result.what.comparison.findings):
@@ -404,7 +404,7 @@ def _segment_row(segment: RemoteSegment, cache: RemoteLogMetadataCache) -> Row:
         "brokerId": segment.broker_id,
         "maxTimestampMs": segment.max_timestamp_ms,
         "eventTimestampMs": segment.event_timestamp_ms,
-        "segmentLeaderEpochs": {str(one.leader_epoch): one.offset for one in segment.leader_epochs},
+        "segmentLeaderEpochs": {str(epoch.leader_epoch): epoch.offset for epoch in segment.leader_epochs},
         "customMetadata": _custom_metadata(segment.custom_metadata),
     }
 

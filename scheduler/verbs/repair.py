@@ -15,7 +15,7 @@ import typer
 from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
-from resnap.scheduler.job.contract import PartitionState, Request, Result, Told, Verb, View
+from resnap.scheduler.job.contract import PartitionState, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import CostRow, Identity, count_of, identity, summed_by_topic, summed_note
 from resnap.scheduler.output.records import columns_of, row_of
@@ -93,7 +93,7 @@ def run(request: Asked, context: Context) -> Results[Result]:
     is_dry = context.settings.dry_run
 
     def do(listener: Callable[[Result], None]) -> None:
-        listener(Told(what=name))
+        listener(Reported(what=name))
 
         def report(parts: Sequence[PartRepair]) -> None:
             for result in _results(parts, is_dry=is_dry):
@@ -109,7 +109,7 @@ def _refuse_below_manifests(store: ObjectStore, request: Asked, sources: Sources
     above = manifests_above(store.url, sources)
     if above is not None:
         what = f"{request.url} is a part of {above}, whose manifests name digests of what lies there"
-        topics = [word for one in request.scope.topics for word in ("--topic", one)]
+        topics = [word for topic in request.scope.topics for word in ("--topic", topic)]
         raise UsageError(what, hint=f"`{shlex.join(['resnap', 'repair', above, *topics])}` repairs both")
 
 
@@ -134,7 +134,7 @@ def _results(parts: Sequence[PartRepair], *, is_dry: bool) -> Iterator[Result]:
     yield Result(faults=tuple(failure for part in parts for failure in part.failures))
     done = PartitionState.PLANNED if is_dry else PartitionState.DONE
     for one in (one for part in parts for one in part.partitions):
-        yield Told(
+        yield Reported(
             topic_partition=one.topic_partition,
             state=PartitionState.FAILED if one.failures else done if one.repaired else PartitionState.NOTHING_TO_DO,
             faults=tuple(one.failures),
@@ -150,7 +150,7 @@ def _nothing_tiered(url: str) -> UsageError:
 
 
 def _undo(name: str, store: ObjectStore, request: Asked, context: Context) -> Iterator[Result]:
-    found = [one for one in folders_in(store, name) if one.run == name and RECORD in one.names]
+    found = [folder for folder in folders_in(store, name) if folder.run == name and RECORD in folder.names]
     if not found:
         there = ", ".join(runs(folders_in(store))) or "none"
         hint = f"runs whose originals are kept there: {there}; `resnap gc` deletes them once they are old"
@@ -180,7 +180,7 @@ def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: C
                 raise
             yield Result(faults=(error,))
         else:
-            yield Told(what=record, partly_done=not context.settings.dry_run)
+            yield Reported(what=record, partly_done=not context.settings.dry_run)
     if not is_in_scope:
         raise UsageError(f"the run {replacer.run} has replaced nothing of a topic that matches --topic",
                          hint="leave out --topic to put back all that it has replaced")  # fmt: skip
@@ -221,7 +221,7 @@ class RepairRow(Identity):
 
 def _kinds(repaired: object) -> str:
     rows = repaired if isinstance(repaired, list) else []
-    kinds = ((one["snapshot"], "transaction index" if one["transactionIndex"] else None) for one in rows)
+    kinds = ((row["snapshot"], "transaction index" if row["transactionIndex"] else None) for row in rows)
     return counted(kind for of_one in kinds for kind in of_one if kind)
 
 
@@ -243,9 +243,9 @@ class RepairView(View[Result]):
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
         match result:
-            case Told(what=RepairedPartition() as one):
+            case Reported(what=RepairedPartition() as one):
                 pass
-            case Told(what=str(run)):
+            case Reported(what=str(run)):
                 self._run = run
                 return None
             case _:
@@ -328,7 +328,7 @@ class UndoView(View[Result]):
     def row(self, result: Result) -> Row | None:
         """Return the row of a segment, and count it."""
         self._totals["notUndone"] += len(result.faults)
-        if not isinstance(result, Told):
+        if not isinstance(result, Reported):
             return None
         self._totals["undone"] += 1
         record: Record = result.what

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.replay.window import Unexplained
-from resnap.scheduler.job.contract import PartitionState, Result, Told, Unread, View
+from resnap.scheduler.job.contract import PartitionState, Reported, Result, Unread, View
 from resnap.scheduler.job.reports import Identity, identity
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
@@ -47,8 +47,8 @@ class Rebuilt(Result):
         """Return the result of a replay; ``counts`` is whether it did some work."""
         result, unchanged = replayed.result, replayed.planned.still_valid
         faults = (*_faults(result), *faults_of_files(replayed.planned))
-        made = any(one.outcome is Outcome.REBUILT for one in result.boundaries)
-        is_whole = result.error is None and all(one.outcome is Outcome.REBUILT for one in result.boundaries)
+        made = any(boundary.outcome is Outcome.REBUILT for boundary in result.boundaries)
+        is_whole = result.error is None and all(boundary.outcome is Outcome.REBUILT for boundary in result.boundaries)
         done = PartitionState.DONE if made else PartitionState.NOTHING_TO_DO
         return cls(
             topic_partition=result.topic_partition,
@@ -93,7 +93,7 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
     if rebuilt.wrong_indexes:
         yield Replace.TXNINDEX
     inventory = rebuilt.replayed.planned.selected.inventory
-    states = {one.offset: one.state for one in inventory.boundaries}
+    states = {boundary.offset: boundary.state for boundary in inventory.boundaries}
     result = rebuilt.replayed.result
     for found in result.boundaries:
         state = states.get(found.offset, SnapshotState.MISSING)
@@ -357,16 +357,16 @@ class JudgedView(ReplayView):
 
     def rows(self, result: Result) -> Iterator[Row]:
         """Yield a row per boundary, and count it, and those that have no snapshot."""
-        self._absent += result.what if isinstance(result, Told) else 0
+        self._absent += result.what if isinstance(result, Reported) else 0
         yield from super().rows(result)
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next with snapshots that are as they should be."""
         yield from super().closing()
-        found = [one.comparison for one in self._boundaries]
+        found = [boundary.comparison for boundary in self._boundaries]
         if self._staged is None and not found:
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
-        are_good = all(one is not None and one.verdict in _GOOD for one in found)
+        are_good = all(comparison is not None and comparison.verdict in _GOOD for comparison in found)
         if self._has_faults:
             yield "Next: the same command again, once what the errors name is repaired, as their hints say."
         elif not are_good:

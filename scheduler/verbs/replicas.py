@@ -16,7 +16,7 @@ from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, STORE, TOPIC
-from resnap.scheduler.job.contract import Door, PartitionState, Request, Result, Told, Verb, View
+from resnap.scheduler.job.contract import Door, PartitionState, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import Identity
@@ -92,7 +92,7 @@ class Ended(Result):
     """Of the brokers; None where they were not asked."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Told[Sequence[ReplicaFinding]] | Ended]:
+def run(request: Asked, context: Context) -> Iterator[Reported[Sequence[ReplicaFinding]] | Ended]:
     """Yield the partitions with replicas that are not as they should be, then how many were asked.
 
     Raises:
@@ -117,12 +117,12 @@ def run(request: Asked, context: Context) -> Iterator[Told[Sequence[ReplicaFindi
         elif replay.partitions:
             known = {(one.topic_partition, one.broker_id) for one in found if one.state is ReplicaState.LOST}
             by_log = replay.findings(planner_of(context), context.clock.now_ms(), context.progress)
-            found += [one for one in by_log if (one.topic_partition, one.broker_id) not in known]
+            found += [finding for finding in by_log if (finding.topic_partition, finding.broker_id) not in known]
         releases = releases_of(context.settings, cluster)
     if not check.partitions:
         hint = "without --topic all topics that the user may describe are checked"
         raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)
-    states = Counter(one.state for one in found)
+    states = Counter(finding.state for finding in found)
     context.observer.replicas({state.value: states[state] for state in ReplicaState})
     globs, partitions = request.scope.unmatched(check.names)
     unseen = [*globs, *sorted(set(partitions))]
@@ -157,14 +157,14 @@ def results(
     not_replayed: int = 0,
     unseen: Sequence[str] = (),
     releases: BrokerReleases | None = None,
-) -> Iterator[Told[Sequence[ReplicaFinding]] | Ended]:
+) -> Iterator[Reported[Sequence[ReplicaFinding]] | Ended]:
     """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
-    for one in found:
-        by_partition[one.topic_partition].append(one)
+    for finding in found:
+        by_partition[finding.topic_partition].append(finding)
     for topic_partition, of_partition in sorted(by_partition.items()):
-        is_lagging = all(one.state is ReplicaState.LAGGING for one in of_partition)
-        yield Told(
+        is_lagging = all(finding.state is ReplicaState.LAGGING for finding in of_partition)
+        yield Reported(
             topic_partition=topic_partition,
             state=PartitionState.DONE if is_lagging else PartitionState.FAILED,
             what=of_partition,
@@ -192,9 +192,9 @@ def _not_there(name: str) -> ClusterError:
 def _not_known(found: Sequence[ReplicaFinding]) -> Iterator[ClusterError]:
     """Yield why replicas are not known, once for each reason and broker."""
     reasons: dict[tuple[int | None, str], list[ReplicaFinding]] = defaultdict(list)
-    for one in found:
-        if one.state is ReplicaState.UNKNOWN:
-            reasons[one.broker_id, str(one.why)].append(one)
+    for finding in found:
+        if finding.state is ReplicaState.UNKNOWN:
+            reasons[finding.broker_id, str(finding.why)].append(finding)
     for (broker_id, why), replicas in reasons.items():
         which = first_of([replica.topic_partition for replica in replicas], 1)
         who = "" if broker_id is None else f" on broker {broker_id}"
@@ -205,16 +205,16 @@ def _not_known(found: Sequence[ReplicaFinding]) -> Iterator[ClusterError]:
 
 
 def _lost(found: Sequence[ReplicaFinding]) -> Iterator[LostProducerStateError]:
-    lost = [one for one in found if one.state is ReplicaState.LOST]
+    lost = [finding for finding in found if finding.state is ReplicaState.LOST]
     if lost:
-        leading = human_count(sum(one.leads for one in lost))
+        leading = human_count(sum(finding.leads for finding in lost))
         what = f"{some(len(lost), 'replica')} without producer state that another replica, or the log, has"
         yield LostProducerStateError(f"{what}; leading now: {leading}", hint=_HEAL)
 
 
 def _orders(lost: Sequence[ReplicaFinding]) -> dict[TopicPartition, tuple[int, ...]]:
     """Return the order of replicas in which one that is in order comes first, of partitions that are led by another."""
-    without = {(one.topic_partition, one.broker_id) for one in lost}
+    without = {(finding.topic_partition, finding.broker_id) for finding in lost}
     orders = {}
     for one in lost:
         fit = [broker_id for broker_id in one.replicas if broker_id in one.in_sync]
@@ -293,7 +293,7 @@ class ReplicasRow(TypedDict):
     replicas: list[ReplicaRow]
 
 
-class ReplicasView(View["Told[Sequence[ReplicaFinding]] | Ended"]):
+class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
     """A row per replica that is not as it should be."""
 
     name = "replicas"
@@ -312,13 +312,13 @@ class ReplicasView(View["Told[Sequence[ReplicaFinding]] | Ended"]):
         """What to do about replicas that lost state, even if something else is not known."""
         return LostProducerStateError.exit_code if self._totals[ReplicaState.LOST.value] else OK
 
-    def rows(self, result: Told[Sequence[ReplicaFinding]] | Ended) -> Iterator[Row]:
+    def rows(self, result: Reported[Sequence[ReplicaFinding]] | Ended) -> Iterator[Row]:
         """Yield the rows of a partition's replicas."""
         self.row(result)
-        if isinstance(result, Told):
-            yield from (row_of(ReplicaRow, one) for one in result.what)
+        if isinstance(result, Reported):
+            yield from (row_of(ReplicaRow, finding) for finding in result.what)
 
-    def row(self, result: Told[Sequence[ReplicaFinding]] | Ended) -> Row | None:
+    def row(self, result: Reported[Sequence[ReplicaFinding]] | Ended) -> Row | None:
         """Return the row of a partition, and count its replicas."""
         if isinstance(result, Ended):
             self._releases = result.releases
@@ -329,11 +329,11 @@ class ReplicasView(View["Told[Sequence[ReplicaFinding]] | Ended"]):
                 "replicas": result.replicas,
             }
             return None
-        for one in result.what:
-            self._totals[one.state.value] += 1
-        self._lost += (one for one in result.what if one.state is ReplicaState.LOST)
+        for finding in result.what:
+            self._totals[finding.state.value] += 1
+        self._lost += (finding for finding in result.what if finding.state is ReplicaState.LOST)
         said = "; ".join(map(_in_words, result.what))
-        return {"reason": said, "replicas": [row_of(ReplicaRow, one) for one in result.what]}
+        return {"reason": said, "replicas": [row_of(ReplicaRow, finding) for finding in result.what]}
 
     def totals(self) -> Row:
         """Return how many replicas there are in each state, and Kafka's known faults in the brokers' releases."""
@@ -375,7 +375,7 @@ class ReplicasView(View["Told[Sequence[ReplicaFinding]] | Ended"]):
             yield f"Leadership cannot be moved yet, {why}: {named}."
         brokers = ", ".join(map(str, sorted({one.broker_id for one in self._lost if one.broker_id is not None})))
         yield f"Then repair them: stop the broker ({brokers}; one after the other), and on its machine:"
-        yield from (f"  {one}" for one in heal_commands({"LOG_DIR": None}))
+        yield from (f"  {command}" for command in heal_commands({"LOG_DIR": None}))
 
 
 VERB = Verb(

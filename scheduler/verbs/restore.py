@@ -197,13 +197,13 @@ def restored(
         selected = select(scope, sources)
     except NoLogDirError as error:
         raise nothing_tiered(scope.sources[0]) from error
-    if any(not one.log_dir.is_shipped for one in selected.partitions):
+    if any(not partition.log_dir.is_shipped for partition in selected.partitions):
         hint = "give what `resnap tier --to` was given; restore a copy of a log dir with the tool that copied it"
         raise UsageError(f"{scope.sources[0]} holds nothing that was shipped", hint=hint)
-    for one in selected.partitions:
-        for snapshot in one.inventory.partition.snapshots:
-            on_state(one.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes), snapshot.path)
-    unknown = request.topic_ids.keys() - {one.topic_partition.topic for one in selected.partitions}
+    for partition in selected.partitions:
+        for snapshot in partition.inventory.partition.snapshots:
+            on_state(partition.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes), snapshot.path)
+    unknown = request.topic_ids.keys() - {partition.topic_partition.topic for partition in selected.partitions}
     if unknown and not selected.problems:  # of which it may be one
         raise UsageError(f"--topic-id: nothing of {min(unknown)} is to be restored",
                          hint="give TOPIC=ID with the name of a topic that was shipped")  # fmt: skip
@@ -272,7 +272,7 @@ class _Run:
             bootstrap = None if request.new_cluster is None else read_bootstrap(request.new_cluster)
             instead = {} if replacing is None else stack.enter_context(replacing(request.scope))
             faults: list[ResnapError] = [problem.error for problem in selected.problems]
-            faults += [one.why for one in instead.values()]
+            faults += [replaced.why for replaced in instead.values()]
             lost = {one.topic_partition.topic for one in selected.problems if one.topic_partition is not None}
             found = list(self._restorable(selected.partitions, instead, faults, lost))
             work = list(self._placed(found, targets, faults, lost))
@@ -282,7 +282,7 @@ class _Run:
             warnings = (
                 *incomplete_warning(selected.incomplete, request.scope.sources[0]),
                 *missing_id_warning(sorted({one.topic_partition.topic for one, _ in work if one.topic_id is None})),
-                *_unmatched_settings(request, {one.topic_partition.topic for one in found} | lost),
+                *_unmatched_settings(request, {restoration.topic_partition.topic for restoration in found} | lost),
             )
             yield Unread(faults=tuple(faults), warnings=warnings)
             if not request.dry_run:
@@ -290,7 +290,7 @@ class _Run:
             highest: dict[TopicPartition, int] = {}
             copier = Copier()
             if copying is not None:
-                sources = [one.files[0].source for one, _ in work]
+                sources = [restoration.files[0].source for restoration, _ in work]
                 copier = stack.enter_context(copying(sources, {target.path for _, target in work}))
             for (one, target), result in self._results(work, copier):
                 if result.faults:
@@ -308,7 +308,7 @@ class _Run:
         return Beginning(
             bootstrap=bootstrap,
             assignment=request.assignment
-            or Assignment(brokers=tuple(sorted(one for one in brokers if one is not None))),
+            or Assignment(brokers=tuple(sorted(broker for broker in brokers if broker is not None))),
             url=request.scope.sources[0],
             topics=request.topics,
             disk=None if request.dry_run else self.disk,
@@ -362,20 +362,20 @@ class _Run:
         lost: set[str],
     ) -> Iterator[tuple[Restoration, Target]]:
         """Yield what comes into which log dir, by partition."""
-        sizes = [(one.topic_partition, one.size_bytes) for one in found]
+        sizes = [(restoration.topic_partition, restoration.size_bytes) for restoration in found]
         dirs = [(target.path, target.there.broker_id) for target in targets]
         into = placed(sizes, dirs, self.request.assignment)
-        for one in found:
-            for target in (target for target in targets if one.topic_partition in into[target.path]):
+        for restoration in found:
+            for target in (target for target in targets if restoration.topic_partition in into[target.path]):
                 try:
-                    target.check(one)
+                    target.check(restoration)
                 except ResnapError as error:
                     faults.append(error)
-                    lost.add(one.topic_partition.topic)
+                    lost.add(restoration.topic_partition.topic)
                 else:
-                    yield one, target
-            if one.passed_over:
-                faults.append(passed_over(one))
+                    yield restoration, target
+            if restoration.passed_over:
+                faults.append(passed_over(restoration))
 
     def _restored(self, one: Restoration, target: Target, restorer: Restorer) -> RestoredPartition | Unread:
         dry_run = self.request.dry_run
@@ -451,7 +451,7 @@ def _unmatched_settings(request: Order, topics: Collection[str]) -> Iterator[str
 def _brokers(text: str) -> Assignment:
     """Return that each of the brokers gets a replica of every partition."""
     words = [one.strip() for one in text.split(",")]
-    ids = [int(one) for one in words if one.isdecimal()]
+    ids = [int(word) for word in words if word.isdecimal()]
     if len(set(ids)) < len(words) or max(ids) > MAX_BROKER_ID:
         raise UsageError(f"--brokers {text}: expected different node ids with commas between them, such as 1,2,3")
     return Assignment(brokers=tuple(ids))

@@ -11,7 +11,7 @@ import typer
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import S3, TOPIC
-from resnap.scheduler.job.contract import Context, Request, Told, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb, View
 from resnap.scheduler.job.reports import identity, summed_by_topic, summed_note
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, plain_text
 from resnap.scheduler.settings.values import parse_duration, parse_size
@@ -66,7 +66,7 @@ class Asked(Request):
     delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False
 
 
-def run(request: Asked, context: Context) -> Iterator[Told[PartitionRetention] | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Reported[PartitionRetention] | Unread]:
     """Apply the limits to each partition.
 
     Nothing is deleted of a partition with a manifest that cannot be read, or at which another run is at work; nor of
@@ -85,7 +85,7 @@ def run(request: Asked, context: Context) -> Iterator[Told[PartitionRetention] |
     now_ms = context.clock.now_ms()
     found = retention_of(_sound_manifests(part, request.scope, faults), limits, now_ms)
     if not request.delete:
-        yield from (Told(what=one) for one in found)
+        yield from (Reported(what=partition) for partition in found)
     else:
         with context.progress("retain") as (progress,):
             yield from _deleted(store, found, now_ms, faults, progress)
@@ -98,19 +98,19 @@ def _deleted(
     now_ms: int,
     faults: list[ResnapError],
     progress: Progress,
-) -> Iterator[Told[PartitionRetention]]:
-    progress.expect(sum(len(one.beyond) for one in found), sum(one.size_bytes for one in found))
+) -> Iterator[Reported[PartitionRetention]]:
+    progress.expect(sum(len(partition.beyond) for partition in found), sum(partition.size_bytes for partition in found))
     has_failed = False
-    for one in found:
+    for partition in found:
         gone: list[ShippedManifest] = []
-        if one.beyond and not has_failed:
+        if partition.beyond and not has_failed:
             try:
-                _delete(store, one, now_ms, gone, progress)
+                _delete(store, partition, now_ms, gone, progress)
             except (LockedError, StoreError) as error:
                 faults.append(error)
                 has_failed = isinstance(error, StoreError)
-        left = replace(one, beyond=tuple(gone), kept=one.kept + len(one.beyond) - len(gone))
-        yield Told(what=left, partly_done=bool(gone))
+        left = replace(partition, beyond=tuple(gone), kept=partition.kept + len(partition.beyond) - len(gone))
+        yield Reported(what=left, partly_done=bool(gone))
 
 
 def _delete(
@@ -191,7 +191,7 @@ def _for_brokers(store: ObjectStore, layout: str) -> UsageError:
     )
 
 
-class RetainView(View["Told[PartitionRetention] | Unread"]):
+class RetainView(View["Reported[PartitionRetention] | Unread"]):
     """A row per partition."""
 
     name = "partitions"
@@ -212,7 +212,7 @@ class RetainView(View["Told[PartitionRetention] | Unread"]):
         self._has_faults = False
         self._totals = {"dryRun": dry_run, "deleted": 0, "kept": 0, "bytes": 0}
 
-    def row(self, result: Told[PartitionRetention] | Unread) -> Row | None:
+    def row(self, result: Reported[PartitionRetention] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
         self._has_faults = self._has_faults or bool(result.faults)
         if isinstance(result, Unread):
@@ -232,7 +232,7 @@ class RetainView(View["Told[PartitionRetention] | Unread"]):
             "manifests": [shipped.key for shipped in one.beyond],
         }
 
-    def table_rows(self, result: Told[PartitionRetention] | Unread) -> Iterator[Row]:
+    def table_rows(self, result: Reported[PartitionRetention] | Unread) -> Iterator[Row]:
         """Keep back the row of a partition."""
         self._held += self.rows(result)
         yield from ()

@@ -16,7 +16,7 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
-from resnap.scheduler.job.contract import Door, PartitionState, Request, Told, Unread, Verb, View
+from resnap.scheduler.job.contract import Door, PartitionState, Reported, Request, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import KnownFaultRow, faults_of
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.reports import (
@@ -87,7 +87,7 @@ class Asked(Request):
     ] = False
 
 
-def run(request: Asked, context: Context) -> Iterator[Told[PartitionScan] | Unread]:
+def run(request: Asked, context: Context) -> Iterator[Reported[PartitionScan] | Unread]:
     """Return what each partition in scope lacks.
 
     Raises:
@@ -110,7 +110,7 @@ def run(request: Asked, context: Context) -> Iterator[Told[PartitionScan] | Unre
 
 def _scanned_with_progress(
     selection: Selection, high_watermark: int | None, planner: Planner, faults: _FaultsOf, context: Context
-) -> Iterator[Told[PartitionScan] | Unread]:
+) -> Iterator[Reported[PartitionScan] | Unread]:
     with context.progress("scan") as (progress,):
         yield from scanned(selection, high_watermark, planner, faults, progress)
 
@@ -121,12 +121,12 @@ def scanned(
     planner: Planner,
     faults: _FaultsOf = lambda _: (),
     progress: Progress | None = None,
-) -> Iterator[Told[PartitionScan] | Unread]:
+) -> Iterator[Reported[PartitionScan] | Unread]:
     """Return what each selected partition lacks, then what could not be read."""
     starts = selection.starts(planner.engine.reading.sources)
     return chain(
         (
-            Told(
+            Reported(
                 state=PartitionState.DONE,
                 what=replace(
                     _scan(selected, high_watermark, planner, starts.pop(selected.inventory.partition.path)),
@@ -141,10 +141,10 @@ def scanned(
 
 def _scanned_separately(
     scope: Scope, planner: Planner, context: Context, faults: _FaultsOf
-) -> Iterator[Told[PartitionScan] | Unread]:
+) -> Iterator[Reported[PartitionScan] | Unread]:
     several = scope
     for source in scope.sources:
-        found: list[Told[PartitionScan] | Unread] = []
+        found: list[Reported[PartitionScan] | Unread] = []
         try:
             several = several if several.joining else joined_once(scope, planner.engine.reading.sources)
             selection = select(
@@ -163,7 +163,7 @@ def _scanned_separately(
             yield Unread(faults=(error,), partly_done=True)
             continue
         unread = [fault for result in found if isinstance(result, Unread) for fault in result.faults]
-        scans = [result.what for result in found if isinstance(result, Told)]
+        scans = [result.what for result in found if isinstance(result, Reported)]
         what = f"{some(len(unread), 'partition')} could not be read: {unread[0]}" if unread else None
         context.observer.scanned(source, scans, what)
         yield from found
@@ -253,7 +253,7 @@ class _LogRow(Identity):
     ]
     bytes: Annotated[
         int,
-        lambda scan: sum(one.size_bytes for one in scan.selected.inventory.partition.segments),
+        lambda scan: sum(segment.size_bytes for segment in scan.selected.inventory.partition.segments),
         replace(BYTES, extra=True),
     ]
 
@@ -296,7 +296,7 @@ def facts_in(row: Mapping[str, Any]) -> ScanFacts:
     blocking = _stop_in(row["blocking"])
     return ScanFacts(
         never=never_tiered(row["topic"], blocking, is_compacted=row["compaction"] == "compacted"),
-        lost=frozenset(one["offset"] for one in row["lostBoundaries"]),
+        lost=frozenset(boundary["offset"] for boundary in row["lostBoundaries"]),
         broker_stop=_stop_in(row["brokerStops"]),
         blocking=blocking,
         lost_state=_stop_in(row.get("lostProducerState")),
@@ -318,7 +318,7 @@ def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
     )
 
 
-class ScanView(View["Told[PartitionScan] | Unread"]):
+class ScanView(View["Reported[PartitionScan] | Unread"]):
     """A row per partition; people see those with something to do, and the number of the others."""
 
     name = "partitions"
@@ -346,7 +346,7 @@ class ScanView(View["Told[PartitionScan] | Unread"]):
         """What ``--exit-code`` calls for where snapshots are missing, or a replica seems to have lost its state."""
         return MISSING_FOUND if self._request.exit_code and (self.lost or self._lost_state) else OK
 
-    def row(self, result: Told[PartitionScan] | Unread) -> Row | None:
+    def row(self, result: Reported[PartitionScan] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
         if isinstance(result, Unread):
             self._totals["problems"] += 1
@@ -365,7 +365,7 @@ class ScanView(View["Told[PartitionScan] | Unread"]):
             self._lost_state.append(result.what)
         return {**row_of(ScanRow, result.what)}
 
-    def table_rows(self, result: Told[PartitionScan] | Unread) -> Iterable[Row]:
+    def table_rows(self, result: Reported[PartitionScan] | Unread) -> Iterable[Row]:
         """Keep back the row of a partition that lacks something, or where something stops that is not compaction."""
         for row in self.rows(result):
             if row["compaction"] == "compacted":

@@ -27,7 +27,17 @@ from resnap.scheduler.cli.flags import (
     WRITE,
 )
 from resnap.scheduler.io_priority import set_io_priority
-from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Told, Unread, Verb, View, unread
+from resnap.scheduler.job.contract import (
+    Mismatch,
+    PartitionState,
+    Reported,
+    Request,
+    Result,
+    Unread,
+    Verb,
+    View,
+    unread,
+)
 from resnap.scheduler.job.replaying import planner_of, uploading_of
 from resnap.scheduler.job.reports import (
     MOST_ROWS,
@@ -120,11 +130,11 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
             is_any = any(order.left.candidates.segments for order in row.orders)
             yield from _begun(row, row.selection.starts(sources) if is_any else {}, context)
         case TierOrder():
-            yield Told(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
+            yield Reported(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
         case Tiered():
             yield _tiered(row, context)
         case Ended():
-            yield Told(what=row, partly_done=row.partly_done)
+            yield Reported(what=row, partly_done=row.partly_done)
         case VerificationError():
             context.observer.mismatch(Mismatch.SNAPSHOT)
             yield Result(findings=(row,))
@@ -135,7 +145,7 @@ def _begun(left: Left, starts: Mapping[Place, BrokerStart], context: Context) ->
 
     That is of the sources, or of the manifests in the store.
     """
-    yield Told(what=left)
+    yield Reported(what=left)
     ended_by = dict.fromkeys(start.ended_by for start in starts.values() if start.ended_by is not None)
     yield Result(warnings=tuple(f"{Reason.NO_START.value}: {one}: {HINTS[Reason.NO_START]}" for one in ended_by))
     yield from unread(left.selection)
@@ -180,16 +190,16 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
         planned = plans_of(work, left.orders, planning)
     starts = left.selection.starts(work.planner.engine.reading.sources)
     yield from _begun(left, starts, context)
-    for one in planned:
-        yield would_replay(one)
+    for plan in planned:
+        yield would_replay(plan)
     yield Result(warnings=tuple(_stops(work.planner, left, starts, context)))
     faults: dict[TopicPartition, tuple[DataError, ...]] = {}
     others = 0
     for order in left.orders:
         to_ship = {segment.base_offset for segment in order.left.candidates.segments}
-        bad = [one for one in _unfit(order, starts, work.planner) if one.base_offset in to_ship]
-        stop = min((one.base_offset for one in bad if one.reason is Reason.DAMAGED), default=None)
-        others += sum(stop is None or one < stop for one in to_ship.difference(one.base_offset for one in bad))
+        bad = [refusal for refusal in _unfit(order, starts, work.planner) if refusal.base_offset in to_ship]
+        stop = min((refusal.base_offset for refusal in bad if refusal.reason is Reason.DAMAGED), default=None)
+        others += sum(stop is None or one < stop for one in to_ship.difference(refusal.base_offset for refusal in bad))
         found = _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad))
         if found:
             faults[order.topic_partition] = tuple(found)
@@ -217,7 +227,7 @@ def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Plann
         yield from (one for one in found if one.reason in FAULTS - {Reason.INDEX_UNUSABLE})  # others are rebuilt
 
 
-def _tiered(row: Tiered, context: Context) -> Told[Tiered]:
+def _tiered(row: Tiered, context: Context) -> Reported[Tiered]:
     order, shipment = row
     _count_mismatches(shipment.failures, context)
     faults = (*shipment.failures, *_refusals_at_fault(order.topic_partition, shipment.eligibility.refusals))
@@ -227,7 +237,7 @@ def _tiered(row: Tiered, context: Context) -> Told[Tiered]:
     if shipment.newest_snapshot is not None:
         context.observer.activated(shipment.newest_snapshot)
     done = PartitionState.DONE if shipment.shipped else PartitionState.NOTHING_TO_DO
-    return Told(
+    return Reported(
         topic_partition=shipment.topic_partition,
         state=PartitionState.FAILED if faults else done,
         faults=faults,
@@ -326,14 +336,14 @@ class TierView(View[Result]):
         match result:
             case Unread():
                 return result.row
-            case Told(what=Left(orders=orders)):
+            case Reported(what=Left(orders=orders)):
                 self._select(orders)
-            case Told(what=TierOrder()):
+            case Reported(what=TierOrder()):
                 return {"reason": "the store failed before its turn"}
-            case Told(what=Tiered(shipment=shipment)):
+            case Reported(what=Tiered(shipment=shipment)):
                 self._count(shipment)
                 return row_of(ShipmentRow, shipment)
-            case Told(what=Ended(unfinished=unfinished)):
+            case Reported(what=Ended(unfinished=unfinished)):
                 self._unfinished, self._is_through = unfinished, not self._has_failed
         return None
 
@@ -418,11 +428,11 @@ class TierView(View[Result]):
 
     def _unchanged(self) -> Iterator[str]:
         """Say what was refused before, and is refused again without having been read."""
-        known = [(one, one.cached) for one in self._orders if one.settled is not None and one.cached]
+        known = [(order, order.cached) for order in self._orders if order.settled is not None and order.cached]
         if known:
             segments = sum(len(order.left.candidates.segments) for order, _ in known)
             refused = [cached.results.refused for _, cached in known]
-            since = second(max(one.made_ms for one in refused if one is not None))
+            since = second(max(cached.made_ms for cached in refused if cached is not None))
             yield (
                 f"{some(segments, 'segment')} of {some(len(known), 'partition')}"
                 f" {agreeing(segments, 'waits as it did', 'wait as they did')}: nothing has changed since {since}, and"
@@ -443,7 +453,7 @@ class DryTierView(DryRunView):
 
     def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
         """Return the row of a planned partition, and count what is left to ship."""
-        if isinstance(result, Told) and isinstance(result.what, Left):
+        if isinstance(result, Reported) and isinstance(result.what, Left):
             self._orders = orders = result.what.orders
             left = [segment for order in orders for segment in order.left.candidates.segments]
             self._segments = [segment.size_bytes for segment in left]

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
-from resnap.scheduler.job.contract import Mismatch, PartitionState, Request, Result, Told, Verb, View, unread
+from resnap.scheduler.job.contract import Mismatch, PartitionState, Reported, Request, Result, Verb, View, unread
 from resnap.scheduler.job.replaying import journal_of, planner_of
 from resnap.scheduler.job.reports import MOST_ROWS, chain_row, incomplete_warning
 from resnap.scheduler.job.wiring import scope_of
@@ -130,13 +130,13 @@ def _of_log_dirs(request: Asked, context: Context) -> Iterator[Result]:
     """
     planner = planner_of(context)
     selection = planner.select(request.scope)
-    tierable = (one for one in selection.partitions if can_be_tiered(one.inventory))
-    planned = [planner.comparison(one, request.snapshots) for one in tierable]
+    tierable = (partition for partition in selection.partitions if can_be_tiered(partition.inventory))
+    planned = [planner.comparison(partition, request.snapshots) for partition in tierable]
     note_selection(request.scope, selection, context)
     unusable = (
         _unusable(selection) if request.snapshots is None else _unusable_staged(selection, request.snapshots, planner)
     )
-    compared = _compare(planner, [one for one in planned if one.plan.boundaries], context)
+    compared = _compare(planner, [plan for plan in planned if plan.plan.boundaries], context)
     return chain(unread(selection, partly_done=False), [unusable], compared)
 
 
@@ -154,19 +154,19 @@ def _unusable(selection: Selection) -> Result:
     )
 
 
-def _unusable_staged(selection: Selection, root: str, planner: Planner) -> Told[int]:
+def _unusable_staged(selection: Selection, root: str, planner: Planner) -> Reported[int]:
     """Return the regenerated snapshots that no broker could load, and how many there should be besides."""
     broken, absent = check_staged(selection, root, planner.engine.reading.sources)
     lacking = f"{some(absent, 'boundary')} without the snapshot in {root} that each needs"
-    return Told(faults=broken, warnings=(lacking,) if absent else (), what=absent)
+    return Reported(faults=broken, warnings=(lacking,) if absent else (), what=absent)
 
 
 def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Result]:
     wrong = 0
     with context.progress("replay") as (progress,):
         for replayed in planner.replay(planned, DISCARD, progress):
-            found = [one.comparison for one in replayed.result.boundaries if one.comparison is not None]
-            wrong += sum(not one.is_sound for one in found)
+            found = [boundary.comparison for boundary in replayed.result.boundaries if boundary.comparison is not None]
+            wrong += sum(not comparison.is_sound for comparison in found)
             yield Rebuilt.of(replayed, counts=False)
     if wrong:
         what = f"not what a replay gives: {some(wrong, 'snapshot')}"
@@ -190,9 +190,9 @@ def _of_store(request: Asked, url: str, context: Context) -> Results[Result]:
         raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(url)
 
     def do(report: Callable[[Result], None]) -> None:
-        incomplete = [one for check in checks for one in check.listing.incomplete]
+        incomplete = [partition for check in checks for partition in check.listing.incomplete]
         nothing = () if any(check.listing.manifests for check in checks) else (_nothing_shipped(url),)
-        report(Told(what=checks, faults=nothing, warnings=tuple(incomplete_warning(incomplete, url))))
+        report(Reported(what=checks, faults=nothing, warnings=tuple(incomplete_warning(incomplete, url))))
         verify(checks, context.progress, context.warn, lambda row: report(_result(row, url, context)))
 
     return do
@@ -206,12 +206,12 @@ def _result(row: VerifyRow, url: str, context: Context) -> Result:
         case Chain():
             return _chained(row, context)
         case Unfit():
-            return Told(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
+            return Reported(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
     problems = () if row.problem is None else (row.problem,)
     if isinstance(row.problem, StoreError):
         return Result(faults=problems)
     _count(Mismatch.SNAPSHOT, problems, context)
-    return Told(faults=problems, what=row)
+    return Reported(faults=problems, what=row)
 
 
 def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> None:
@@ -219,14 +219,14 @@ def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> N
         context.observer.mismatch(kind)
 
 
-def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Told[VerifiedSegment]:
+def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Reported[VerifiedSegment]:
     repair = f"`resnap repair {shlex.quote(url)}` replaces it"
     faults = tuple(
         fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else verified.remedy)
         for problem in verified.problems
     )
-    _count(Mismatch.OBJECT, (one for one in faults if isinstance(one, VerificationError)), context)
-    return Told(
+    _count(Mismatch.OBJECT, (error for error in faults if isinstance(error, VerificationError)), context)
+    return Reported(
         state=PartitionState.FAILED if faults else PartitionState.DONE,
         faults=faults,
         warnings=tuple(
@@ -237,12 +237,12 @@ def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Told[Ve
     )
 
 
-def _chained(one: Chain, context: Context) -> Told[Chain]:
+def _chained(one: Chain, context: Context) -> Reported[Chain]:
     gaps, overlaps = () if one.is_beside_unread else tuple(chain_gaps(one)), tuple(chain_overlaps(one))
     _count(Mismatch.GAP, gaps, context)
     _count(Mismatch.OVERLAP, overlaps, context)
     shared = (two for two in one.overlaps if two.is_one_lineage)
-    return Told(
+    return Reported(
         faults=(*gaps, *overlaps),
         warnings=tuple(
             f"{one.topic_partition}: two segments have the offsets [{two.start}, {two.end}); their leader epochs are"
@@ -267,9 +267,9 @@ def chain_overlaps(chain: Chain) -> Iterator[VerificationError]:
             f"{chain.topic_partition}: no segment begins where another ends on the way through [{gap.start}, {gap.end})"
         )
         yield VerificationError(what, hint=_CHOOSE)
-    for one in chain.overlaps:
-        if not one.is_one_lineage:
-            what = f"{chain.topic_partition}: two segments have the offsets [{one.start}, {one.end})"
+    for overlap in chain.overlaps:
+        if not overlap.is_one_lineage:
+            what = f"{chain.topic_partition}: two segments have the offsets [{overlap.start}, {overlap.end})"
             yield VerificationError(f"{what}, under different leader epochs", hint=_CHOOSE)
 
 
@@ -331,16 +331,16 @@ class StoreView(View[Result]):
     def row(self, result: Result) -> Row | None:
         """Return the row of a segment, or of an unfit partition, and count it."""
         match result:
-            case Told(what=list(checks)):
+            case Reported(what=list(checks)):
                 self._checks = checks
-            case Told(what=VerifiedSegment() as segment):
+            case Reported(what=VerifiedSegment() as segment):
                 return self._segment(segment)
-            case Told(what=Chain() as chained):
+            case Reported(what=Chain() as chained):
                 self._chains.append(chained)
-            case Told(what=SnapshotCheck()):
+            case Reported(what=SnapshotCheck()):
                 self._counts["snapshotsReplayed"] += 1
                 self._counts["snapshotsDifferent"] += bool(result.faults)
-            case Told(what=Unfit(snapshots=snapshots)):
+            case Reported(what=Unfit(snapshots=snapshots)):
                 self._counts[UNFIT] += 1
                 return {"unfitSnapshots": snapshots}
         return None
@@ -420,7 +420,7 @@ def _store_in(sources: Sequence[str], context: Context) -> str | None:
 
     """
     reading = Sources(s3=context.settings.s3())
-    found = ((one, layout_at(one, reading)) for one in sources if is_store_url(one))
+    found = ((source, layout_at(source, reading)) for source in sources if is_store_url(source))
     store = next((one for one, layout in found if layout is not None and not layout.is_plain_copy), None)
     if store is not None and len(sources) > 1:
         raise UsageError(f"{store} is a store: it is verified by itself", hint="run `resnap verify` once for each")

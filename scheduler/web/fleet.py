@@ -42,7 +42,7 @@ def show_fleet(
         "kinds": VERDICTS,
         "topics": [(one, row, why_of(row)) for one, row in zip(shown, rows, strict=True)],
         "matching": len(found),
-        "brokers": [row_of(FleetBrokerRow, one) for one in status.brokers],
+        "brokers": [row_of(FleetBrokerRow, broker) for broker in status.brokers],
         "unanswered": status.unanswered,
         "known_faults": fault_rows_if(status.releases),
         "not_checked": None if status.releases is None else status.releases.not_checked,

@@ -93,7 +93,7 @@ def show_overview(
     asked = {
         "topic": topic,
         "verdict": [one.value for one in wanted.verdict],
-        "unblockedBy": [one.value for one in wanted.unblocked_by],
+        "unblockedBy": [unblocker.value for unblocker in wanted.unblocked_by],
         "source": source,
     }
     scans, now_ms = services.scans, services.clock.now_ms()
@@ -162,7 +162,7 @@ def _partitions(
     shown, following = listing.cut_at(
         lambda limit, skip: services.scans.page_by_topic(wanted, listing.order, limit=limit, skip=skip)
     )
-    topics = {one.topic: one for one in services.scans.topics_named(one.topic for one in shown)}
+    topics = {topic.topic: topic for topic in services.scans.topics_named(partition.topic for partition in shown)}
     groups = [
         {"topic": topics[name], "partitions": list(partitions)}
         for name, partitions in groupby(shown, key=lambda one: one.topic)
@@ -203,7 +203,7 @@ def _turning_on(services: Services, topics: Sequence[str]) -> list[Command]:
 def _installs(services: Services) -> list[Command]:
     """Return how to install what was rebuilt, a command for each place and log dir."""
     waiting = services.scans.page(PartitionFilter(unblocked_by=(UnblockedBy.INSTALL,)), limit=PAGE)
-    found = (one for seen in waiting for one in installs(seen, services.scans.repairs(seen)))
+    found = (command for seen in waiting for command in installs(seen, services.scans.repairs(seen)))
     return list(dict.fromkeys(found))
 
 
@@ -224,8 +224,8 @@ def _unfit(services: Services) -> list[_UnfitStore]:
     stores = []
     for run, count in services.unfit_stores():
         found = services.history.partitions(run.id, limit=count, states=[PartitionState.FAILED])
-        names = [f"{one.topic}-{one.partition}" for one in found[:_MOST_NAMED]]
-        stores.append(_UnfitStore(run, count, names, sorted({glob_of(one.topic) for one in found})))
+        names = [f"{outcome.topic}-{outcome.partition}" for outcome in found[:_MOST_NAMED]]
+        stores.append(_UnfitStore(run, count, names, sorted({glob_of(outcome.topic) for outcome in found})))
     return stores
 
 
@@ -233,10 +233,10 @@ def _repairs(shell: Shell, unfit: list[_UnfitStore]) -> list[Command]:
     """Return how to see what is wrong with the snapshots of each store, and how to repair them."""
     return [
         command
-        for one in unfit
+        for store in unfit
         for command in (
-            Command("see what is wrong with what is tiered already", shell.run(one.run.request)),
-            Command("repair it; --dry-run shows what", shell.repair(one.run.request, one.topics)),
+            Command("see what is wrong with what is tiered already", shell.run(store.run.request)),
+            Command("repair it; --dry-run shows what", shell.repair(store.run.request, store.topics)),
         )
     ]
 
@@ -250,8 +250,8 @@ def _runs(services: Services) -> list[Run]:
 
 def disk_bars(topics: Sequence[ScannedTopic]) -> list[Markup]:
     """Return a bar for each topic, all to one scale, with what is to do first."""
-    most = max((one.closed for one in topics), default=0)
-    return [bar(_parts(one), most) for one in topics]
+    most = max((topic.closed for topic in topics), default=0)
+    return [bar(_parts(topic), most) for topic in topics]
 
 
 def partitions_of(topic: str) -> str:
@@ -284,12 +284,12 @@ def days_picture(days: Sequence[ScannedDay]) -> DaysPicture | None:
     text = f"{human_count(last.missing)} now, {human_count(first.missing)} on {_date(first)}"
     title = f"Missing snapshots by day: {text}"
     pictures = [picture(*size, title, _shapes(days, *size), class_=f"days {name}") for name, size in SIZES.items()]
-    return DaysPicture(text, pictures, [(_date(one), one) for one in reversed(days)])
+    return DaysPicture(text, pictures, [(_date(day), day) for day in reversed(days)])
 
 
 def _shapes(days: Sequence[ScannedDay], width: float, height: float) -> Iterator[Markup]:
     """Yield a bar for each day below the largest count, a ground line, and the dates of both ends."""
-    most = max((one.missing for one in days), default=0)
+    most = max((day.missing for day in days), default=0)
     top, ground, step = LINE_PX + 6.0, height - LINE_PX - 6.0, width / len(days)
     for number, day in enumerate(days):
         tall = (ground - top) * day.missing / most if most else 0.0

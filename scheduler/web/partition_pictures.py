@@ -133,7 +133,7 @@ def segments_picture(
     counts = Counter(word.text for word in words)
     said = ", ".join(f"{count:,} {text}" for text, count in counts.items())
     text = (
-        f"{some(len(segments), 'segment')}, {human_bytes(sum(one.size_bytes for one in segments))}, up to"
+        f"{some(len(segments), 'segment')}, {human_bytes(sum(segment.size_bytes for segment in segments))}, up to"
         f" {moment(columns[-1].to_ms)}; by the snapshot at their end: {said}"
     )
     return SegmentsPicture(
@@ -167,7 +167,7 @@ def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[
                 end=group[-1].next_base_offset,
                 from_ms=from_ms,
                 to_ms=to_ms,
-                size_bytes=sum(one.size_bytes for one in group),
+                size_bytes=sum(segment.size_bytes for segment in group),
                 word=min(words[at : at + len(group)], key=_ORDER.index),
                 count=len(group),
             )
@@ -179,11 +179,11 @@ def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[
 def _drawn(
     columns: Sequence[_Column], marks: Sequence[Mark], width: int, height: int, title: str, class_: str
 ) -> Markup:
-    closed = [one for one in columns if one.end is not None]
+    closed = [column for column in columns if column.end is not None]
     end = float(width - _ACTIVE_PX * (closed != columns))  # where the active segment begins
     first_ms, last_ms = columns[0].from_ms, (closed or columns)[-1].to_ms
     scale = end / max(last_ms - first_ms, 1)
-    largest = max(1, *(one.size_bytes for one in columns))
+    largest = max(1, *(column.size_bytes for column in columns))
     room, shapes, places = height - _TOP - _BOTTOM, [], []
     for column in columns:
         x, wide = (column.from_ms - first_ms) * scale, max((column.to_ms - column.from_ms) * scale, 1.0)

@@ -62,7 +62,7 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
         "boundaries": [
             (one, BOUNDARIES[state_of(one)], state_of(one) in _USABLE or one.offset in staged) for one in shown
         ],
-        "has_details": any(one.detail for one in shown),
+        "has_details": any(boundary.detail for boundary in shown),
         "count": len(boundaries),
         "legend": BOUNDARIES,
         "repairs": repairs,

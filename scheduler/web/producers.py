@@ -47,9 +47,9 @@ def show_producers(context: Context) -> Response:
 def _topics(history: History, run: Run) -> list[dict[str, Any]]:
     """Return what was counted of each topic, most producers first."""
     topics: dict[str, Counter[str]] = {}
-    for one in history.every_partition(run.id):
-        numbers = {name: one.row.get(name, 0) for name in _COUNTED}
-        topics.setdefault(one.topic, Counter()).update({"partitions": 1, **numbers})
+    for outcome in history.every_partition(run.id):
+        numbers = {name: outcome.row.get(name, 0) for name in _COUNTED}
+        topics.setdefault(outcome.topic, Counter()).update({"partitions": 1, **numbers})
     return [
         {
             "topic": topic,

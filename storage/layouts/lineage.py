@@ -185,16 +185,16 @@ def _pairs(here: Sequence[Piece], there: Sequence[Piece]) -> Iterator[tuple[Piec
     """Yield segments that share offsets, first those with the same base offset: they cost one header each."""
     bases = [piece.base_offset for piece in here]
     overlapping = []
-    for one in reversed(there):
-        index = len(bases) if one.next_base_offset is None else bisect_right(bases, one.next_base_offset - 1)
-        end = here[index - 1].next_base_offset if index else one.base_offset
-        if end is not None and end <= one.base_offset:
+    for segment in reversed(there):
+        index = len(bases) if segment.next_base_offset is None else bisect_right(bases, segment.next_base_offset - 1)
+        end = here[index - 1].next_base_offset if index else segment.base_offset
+        if end is not None and end <= segment.base_offset:
             continue
-        at = bisect_right(bases, one.base_offset) - 1
-        if at >= 0 and bases[at] == one.base_offset:
-            yield here[at], one
+        at = bisect_right(bases, segment.base_offset) - 1
+        if at >= 0 and bases[at] == segment.base_offset:
+            yield here[at], segment
         else:
-            overlapping.append((here[max(at, 0)], one))
+            overlapping.append((here[max(at, 0)], segment))
     yield from overlapping
 
 

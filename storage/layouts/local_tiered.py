@@ -191,7 +191,7 @@ def _folder(key: str) -> str | None:
 def _begins(keys: Iterable[str]) -> list[int]:
     """Return the base offsets of the segments whose logs are in ``keys``."""
     parsed = map(parse_key, keys)
-    return [one.base_offset for one in parsed if one is not None and one.kind is ObjectKind.LOG]
+    return [key.base_offset for key in parsed if key is not None and key.kind is ObjectKind.LOG]
 
 
 HINT: Final = "`resnap remote status LOG_DIR --store URL` shows which segments the brokers know"
@@ -226,8 +226,8 @@ def tiered_segments(
         stem = info.key.removesuffix(f".{EXTENSIONS[key.kind]}")
         one = TieredSegment(place, key.topic_id, key.base_offset, key.segment_id, {})
         found.setdefault(stem, one).infos[key.kind] = info
-    whole = [one for one in found.values() if one.infos.keys() >= NEEDED]
-    bases = {(one.topic_partition, one.topic_id, one.base_offset) for one in whole}
+    whole = [segment for segment in found.values() if segment.infos.keys() >= NEEDED]
+    bases = {(segment.topic_partition, segment.topic_id, segment.base_offset) for segment in whole}
     last: dict[tuple[TopicPartition, str], int] = {}
     for one in found.values():
         of = one.topic_partition, one.topic_id
@@ -239,12 +239,12 @@ def tiered_segments(
             log = one.infos[ObjectKind.LOG]
             absent = replace(log, key=f"{stem}.{EXTENSIONS[ObjectKind.SNAPSHOT]}", size_bytes=0, etag="")
             whole.append(one._replace(infos={**one.infos, ObjectKind.SNAPSHOT: absent}))
-    shown = {(one.topic_partition, one.topic_id, one.base_offset) for one in whole}
+    shown = {(segment.topic_partition, segment.topic_id, segment.base_offset) for segment in whole}
     incomplete = (
-        Incomplete(one.topic_partition, one.base_offset, f"{stem}.{EXTENSIONS[lacking[0]]}")
-        for stem, one in found.items()
-        if (one.topic_partition, one.topic_id, one.base_offset) not in shown
-        and (lacking := [kind for kind in EXTENSIONS if kind in NEEDED and kind not in one.infos])
+        Incomplete(segment.topic_partition, segment.base_offset, f"{stem}.{EXTENSIONS[lacking[0]]}")
+        for stem, segment in found.items()
+        if (segment.topic_partition, segment.topic_id, segment.base_offset) not in shown
+        and (lacking := [kind for kind in EXTENSIONS if kind in NEEDED and kind not in segment.infos])
     )
     return sorted(whole, key=lambda one: one.infos[ObjectKind.LOG].key), sorted(incomplete)
 
@@ -340,8 +340,8 @@ def chain_to_read(topic_partition: TopicPartition, found: Sequence[Found]) -> li
         VerificationError: the segments are of two histories, or leave a gap.
 
     """
-    begins = {one.base_offset for one in found if one.error is None}
-    wanted = [one for one in found if one.error is None or one.base_offset not in begins]
+    begins = {garbage.base_offset for garbage in found if garbage.error is None}
+    wanted = [garbage for garbage in found if garbage.error is None or garbage.base_offset not in begins]
     return whole_chain(topic_partition, wanted, hint=HINT)
 
 
@@ -439,12 +439,12 @@ class LocalTiered:
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> LocalTieredListing:
         """Return the complete segments; the log of each serves as its manifest."""
         found, incomplete = tiered_segments(store.list(within), lambda partition: wants(partition.topic))
-        segments = {one.infos[ObjectKind.LOG].key: one for one in found}
+        segments = {segment.infos[ObjectKind.LOG].key: segment for segment in found}
         return LocalTieredListing(
             store,
             segments,
-            manifests={key: one.infos[ObjectKind.LOG] for key, one in segments.items()},
-            sizes={key: sum(info.size_bytes for info in one.infos.values()) for key, one in segments.items()},
+            manifests={key: segment.infos[ObjectKind.LOG] for key, segment in segments.items()},
+            sizes={key: sum(info.size_bytes for info in segment.infos.values()) for key, segment in segments.items()},
             incomplete=incomplete,
         )
 

@@ -50,7 +50,7 @@ TOMBSTONE: Final = b"deleted by resnap: this id is not used again\n"
 _SCHEMA_JSON: Final = json.loads(resources.files("resnap.storage.layouts").joinpath("manifest.avsc").read_text("utf-8"))
 _SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
 _ORIGIN: Final = fastavro.parse_schema(
-    next(one["type"] for one in _SCHEMA_JSON["fields"] if one["name"] == "snapshotOrigin")
+    next(field["type"] for field in _SCHEMA_JSON["fields"] if field["name"] == "snapshotOrigin")
 )
 SYNC_MARKER: Final = b"io.resnap.v1.man"
 """Fixed, where Avro would draw 16 random bytes, because the same manifest shall give the same file."""
@@ -178,7 +178,7 @@ class ManifestFacts:
 
     def values(self) -> dict[str, Any]:
         """Return the facts by name."""
-        return {one.name: getattr(self, one.name) for one in fields(ManifestFacts)}
+        return {field.name: getattr(self, field.name) for field in fields(ManifestFacts)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

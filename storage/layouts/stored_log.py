@@ -71,7 +71,7 @@ def stored_log_dir(
 
     """
     found = list(found)
-    known = [one.segment.facts for one in found if one.segment is not None]
+    known = [garbage.segment.facts for garbage in found if garbage.segment is not None]
     clusters, brokers = ({of(one) for one in known} for of in (attrgetter("cluster_id"), attrgetter("broker_id")))
     if len(clusters) > 1:
         names = sorted(str(cluster) for cluster in clusters)
@@ -106,9 +106,9 @@ def _one_of_each_name(
     """Yield partitions with their segments: of several topics of a name those of the selected one, or an error."""
     partitions: dict[TopicPartition, dict[str, list[Found]]] = {}
     ids: dict[str, set[str]] = {}
-    for one in found:
-        partitions.setdefault(one.topic_partition, {}).setdefault(one.topic_id, []).append(one)
-        ids.setdefault(one.topic_partition.topic, set()).add(one.topic_id)
+    for garbage in found:
+        partitions.setdefault(garbage.topic_partition, {}).setdefault(garbage.topic_id, []).append(garbage)
+        ids.setdefault(garbage.topic_partition.topic, set()).add(garbage.topic_id)
     for topic_partition, by_id in sorted(partitions.items()):
         several, choice = sorted(ids[topic_partition.topic]), chosen.get(topic_partition.topic)
         if len(several) == 1 or choice in several:
@@ -127,13 +127,13 @@ def _partition(path: StorePath, topic_partition: TopicPartition, chain: Sequence
     return PartitionDir(
         path=path,
         topic_partition=topic_partition,
-        segments=packed((one.segment for one in chain), "base_offset"),
-        snapshots=packed((one.snapshot for one in chain), "offset"),
+        segments=packed((segment.segment for segment in chain), "base_offset"),
+        snapshots=packed((segment.snapshot for segment in chain), "offset"),
         unfinished=(),
         deleted=0,
         # Those of the last segment have those of all before it.
         leader_epochs=chain[-1].leader_epochs,
-        topic_id=next((one.facts.topic_id for one in chain if one.facts.topic_id is not None), None),
+        topic_id=next((segment.facts.topic_id for segment in chain if segment.facts.topic_id is not None), None),
         high_watermark=chain[-1].facts.next_base_offset,
         log_start_offset=chain[0].facts.base_offset,
         recovery_point=None,
@@ -166,10 +166,10 @@ def end_snapshot(of: ManifestFacts, path: str, info: ObjectInfo, size_bytes: int
 def all_read(found: Iterable[Found]) -> list[LogSegment]:
     """Return the segments of a partition; raises the error of the first one that cannot be read."""
     segments = []
-    for one in found:
-        if one.error is not None:
-            raise one.error
-        segments += [] if one.segment is None else [one.segment]
+    for garbage in found:
+        if garbage.error is not None:
+            raise garbage.error
+        segments += [] if garbage.segment is None else [garbage.segment]
     return segments
 
 
@@ -184,30 +184,30 @@ def whole_chain(topic_partition: TopicPartition, found: Iterable[Found], *, hint
         ResnapError: one of them cannot be read.
 
     """
-    segments = {id(one.facts): one for one in all_read(found)}
+    segments = {id(segment.facts): segment for segment in all_read(found)}
     made = sorted((segment.facts for segment in segments.values()), key=attrgetter("made"))
     ordered = sorted(made, key=attrgetter("base_offset", "next_base_offset"))
     _check_lineage(topic_partition, ordered, hint)
     chain = chain_of(made)
     reached = ordered[0].base_offset
-    for one in chain:
-        if one.base_offset != reached:
+    for manifest in chain:
+        if manifest.base_offset != reached:
             break
-        reached = one.next_base_offset
-    if reached < max(one.next_base_offset for one in ordered):
-        is_held = any(one.base_offset <= reached < one.next_base_offset for one in ordered)
+        reached = manifest.next_base_offset
+    if reached < max(manifest.next_base_offset for manifest in ordered):
+        is_held = any(manifest.base_offset <= reached < manifest.next_base_offset for manifest in ordered)
         what = "overlap, and none of them continues the log" if is_held else "leave a gap"
         raise VerificationError(f"{topic_partition}: the segments {what} at offset {reached}", hint=hint)
-    return [segments[id(one)] for one in chain]
+    return [segments[id(manifest)] for manifest in chain]
 
 
 def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[ManifestFacts], hint: str) -> None:
     farthest = ordered[0]
-    for one in ordered[1:]:
-        if not is_one_lineage(farthest, one):
+    for manifest in ordered[1:]:
+        if not is_one_lineage(farthest, manifest):
             raise VerificationError(
                 f"{topic_partition}: the segments [{farthest.base_offset}, {farthest.next_base_offset}) and"
-                f" [{one.base_offset}, {one.next_base_offset}) overlap under different leader epochs",
+                f" [{manifest.base_offset}, {manifest.next_base_offset}) overlap under different leader epochs",
                 hint=hint,
             )
-        farthest = max(farthest, one, key=attrgetter("next_base_offset"))
+        farthest = max(farthest, manifest, key=attrgetter("next_base_offset"))

@@ -287,7 +287,7 @@ def _load_lone_partition(path: Path, topics: Callable[[TopicPartition], bool] | 
     topic_partition = live_partition(path)
     survey = Survey(path=path.parent, fetch=partial(_content, path.parent))
     with suppress(LogDirError):  # its broker may read the directory above, and we the partition alone
-        names = {one: parse_partition_dir_name(one) for one in sorted(_names(path.parent)) if one != path.name}
+        names = {name: parse_partition_dir_name(name) for name in sorted(_names(path.parent)) if name != path.name}
         survey.unwanted += [path.parent / one for one, name in names.items() if dir_kind(name) is DirKind.LIVE]
     if topics is None or topics(topic_partition):
         checkpoints = survey.read_checkpoints()

@@ -143,7 +143,7 @@ def _united(parts: Sequence[LogDir]) -> LogDir:
         broker_id=None,
         partitions=tuple(longest[name] for name in sorted(longest)),
         problems=tuple(one for part in parts for one in part.problems if one.topic_partition not in longest),
-        incomplete=tuple(one for part in parts for one in part.incomplete),
+        incomplete=tuple(partition for part in parts for partition in part.incomplete),
     )
 
 
@@ -350,7 +350,7 @@ def _check_same_log(local: PartitionDir, remote: PartitionDir, sources: Sources)
 
     """
     begins = local.segments[0].base_offset
-    ours, theirs = (_leader_epochs(one, sources) for one in (local, remote))
+    ours, theirs = (_leader_epochs(partition, sources) for partition in (local, remote))
     lowest = max((epochs[0].start_offset for epochs in (ours, theirs) if epochs), default=begins)
     start = max(lowest, remote.segments[0].base_offset)
     if ours and theirs and start < begins and epochs_in(ours, start, begins) != epochs_in(theirs, start, begins):

@@ -272,7 +272,7 @@ def uploads_problem(store: ObjectStore) -> str | None:
     with throwaway(store) as key:
         begun = store.begin(key)
         try:
-            found = any(one.handle == begun.handle for one in store.unfinished())
+            found = any(upload.handle == begun.handle for upload in store.unfinished())
         except StoreError as error:
             if error.transient:
                 raise

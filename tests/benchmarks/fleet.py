@@ -65,7 +65,7 @@ def run(options: Options) -> Iterator[Table]:
             for number, held in enumerate(_held(brokers))
         ]
         answer_s, answers = _timed(lambda: list(topic_answers(collected, places)))  # noqa: B023
-        rows_s, rows = _timed(lambda: [row_of(FleetTopicRow, one) for one in answers])  # noqa: B023
+        rows_s, rows = _timed(lambda: [row_of(FleetTopicRow, answer) for answer in answers])  # noqa: B023
         assert {row["verdict"] for row in rows} == {kind}
         assert sum(int(str(row["replicas"])) for row in rows) == brokers * EACH - brokers * EACH % REPLICAS
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

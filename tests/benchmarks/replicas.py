@@ -114,7 +114,7 @@ def _check(cluster: Simulated) -> int:
         pause=cluster.pause,
         check=lambda: None,
     )
-    return sum(one.state is ReplicaState.LOST for one in check.findings())
+    return sum(finding.state is ReplicaState.LOST for finding in check.findings())
 
 
 def _decoding_s() -> float:

@@ -194,11 +194,11 @@ def _plan(candidates: Candidates) -> PartitionPlan:
     partition = candidates.inventory.partition
     spans = (
         SegmentSpan(
-            locator=one.path, base_offset=one.base_offset, next_base_offset=one.next_base_offset,
-            size_bytes=one.size_bytes, mtime_ms=one.mtime_ns // 1_000_000,
-            largest_timestamp_ms=one.mtime_ns // 1_000_000,
+            locator=segment.path, base_offset=segment.base_offset, next_base_offset=segment.next_base_offset,
+            size_bytes=segment.size_bytes, mtime_ms=segment.mtime_ns // 1_000_000,
+            largest_timestamp_ms=segment.mtime_ns // 1_000_000,
         )
-        for one in partition.segments
+        for segment in partition.segments
     )  # fmt: skip
     return plan_partition(
         partition.topic_partition,

@@ -88,10 +88,10 @@ def test_a_stock_broker_serves_and_goes_on_from_what_resnap_alone_has_shipped(
     assert int(after.split()[3]) > int(before.split()[3])
     standing = status()
     ours = {uuid_text(UUID(path.stem[21:]).bytes) for path in remote.rglob("*.manifest")}
-    believed_in = {one["id"] for one in standing["partitions"][0]["segments"] if one["readable"]}
+    believed_in = {segment["id"] for segment in standing["partitions"][0]["segments"] if segment["readable"]}
     assert len(ours) == len(closed)
     assert ours < believed_in
-    assert [one for one in standing["summary"]["findings"] if one["harmful"]] == []
+    assert [finding for finding in standing["summary"]["findings"] if finding["harmful"]] == []
     assert broker.complaints() == []
 
 
@@ -224,7 +224,7 @@ def test_what_was_shipped_for_the_plugin_is_announced_from_its_prefix_and_only_w
         operator.follow(ANNOUNCE_COPIES, PUBLISH)
         (believed,) = command(*status).document["partitions"]
         ours = {path.stem[21:] for path in bucket.rglob("*.rsm-manifest")}
-        assert {one["id"] for one in believed["segments"] if one["readable"]} == ours
+        assert {segment["id"] for segment in believed["segments"] if segment["readable"]} == ours
         assert believed["endOffset"] == closed_end
         assert command(*status).document["summary"]["findings"] == []
         (again,) = command(*announce, *prefix, *private, "--publish").document["partitions"]

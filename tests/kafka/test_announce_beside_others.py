@@ -87,7 +87,7 @@ class Site:
             numbers = cluster.facts(lambda name: name == METADATA_TOPIC).topics[METADATA_TOPIC].partitions
             values = [value for number in numbers for _, value in cluster.read(METADATA_TOPIC, number)]
         records: list[Any] = [decode_record(value) for value in values if value is not None]
-        return [one.remote_log_segment_id.id for one in records if partition_of(one).name == topic]
+        return [record.remote_log_segment_id.id for record in records if partition_of(record).name == topic]
 
     def check_served(self, topic: str, read: str) -> None:
         """Let the broker go on and delete its own copies, and see that consumers read what they did."""
@@ -249,7 +249,7 @@ def test_nothing_of_the_old_topic_is_announced_for_a_recreated_one(site: Site) -
     eventually(lambda: not (site.data / "anew-0").exists(), "the old topic stays")
     site.make("anew", 20)
     ran = site.announce("anew", "--publish")
-    by_id = {one["topicId"]: one for one in ran.document["partitions"]}
+    by_id = {partition["topicId"]: partition for partition in ran.document["partitions"]}
     assert by_id[old.name[-22:]]["stop"]["hurdle"] == "topic-id-differs"
     (new,) = (one for topic_id, one in by_id.items() if topic_id != old.name[-22:])
     assert (new["segments"], new["stop"]) == (len(site.closed("anew")), None)
@@ -281,7 +281,7 @@ def test_segments_of_several_leader_epochs_are_announced_as_the_broker_would_hav
     site.ship("epochs")
     read = site.broker.drive("read", "epochs", 0)
     assert site.announce("epochs", "--publish").code == 0
-    epochs = [one["segmentLeaderEpochs"] for one in site.status("epochs")["segments"]]
+    epochs = [segment["segmentLeaderEpochs"] for segment in site.status("epochs")["segments"]]
     assert any(len(each) > 1 for each in epochs)
     site.check_served("epochs", read)
     site.broker.stop()

@@ -157,7 +157,7 @@ def test_what_check_says_of_each_topic_is_what_a_broker_does(
     ran = command("check", data, "--server-properties", broker.settings, "--output", "json")
     assert ran.code == 4, ran.err
     rows = {row["topic"]: row for row in ran.document["topics"]}
-    reasons = {name: {one["reason"] for one in row["blockers"]} for name, row in rows.items()}
+    reasons = {name: {blocker["reason"] for blocker in row["blockers"]} for name, row in rows.items()}
     blocked = STOPPED | UNREADABLE | {topic_of(policy): "compacted" for policy in REFUSED}
     one_each = {name: {reason} for name, reason in blocked.items()} | {name: set() for name in READY}
     assert reasons == one_each | WRONG_EPOCHS
@@ -170,7 +170,7 @@ def test_what_check_says_of_each_topic_is_what_a_broker_does(
     with broker.running(), kafka.KafkaAdminClient(bootstrap_servers=broker.address) as admin:
         live = command("check", data, "--bootstrap-server", broker.address, "--server-properties", broker.settings,
                        "--output", "json")  # fmt: skip
-        found = {row["topic"]: {one["reason"] for one in row["blockers"]} for row in live.document["topics"]}
+        found = {row["topic"]: {blocker["reason"] for blocker in row["blockers"]} for row in live.document["topics"]}
         assert found == one_each | {name: set() for name in FORGOTTEN}
         assert {code for row in live.document["topics"] for code in row["notChecked"]} == {"record-batches"}
         own = dict(one.split("=") for one in SMALL[VERSION])
@@ -214,7 +214,7 @@ def test_a_broker_with_what_check_says_of_its_settings_does_not_tier(
         broker.start()
         (data / "orders-0").mkdir(exist_ok=True)
         ran = command("check", data, "--server-properties", broker.settings, "--output", "json")
-        [found] = [one for row in ran.document["topics"] for one in row["blockers"]]
+        [found] = [blocker for row in ran.document["topics"] for blocker in row["blockers"]]
         assert (ran.code, found["reason"], found["partition"]) == (4, reason, None)
         assert name in found["detail"]
         (data / "orders-0").rmdir()
@@ -234,6 +234,6 @@ def test_a_broker_with_what_check_says_of_its_settings_does_not_tier(
                 said = configure(admin, "orders", **{"remote.storage.enable": "true"})
             assert "remote" in said.lower(), said
             live = command("check", data, "--bootstrap-server", broker.address, "--output", "json")
-            assert [one["reason"] for one in live.document["topics"][0]["blockers"]] == [reason]
+            assert [blocker["reason"] for blocker in live.document["topics"][0]["blockers"]] == [reason]
         finally:
             broker.stop()

@@ -60,7 +60,7 @@ class IdleProducer:
     def send(self, brokers: list[Broker], sequence: int) -> tuple[KafkaError, int]:
         """Send the record of this sequence; return what the leader says, and the record's offset."""
         answers = (self._send(broker.port, sequence) for broker in brokers)
-        return next(one for one in answers if one[0] != KafkaError.NOT_LEADER_OR_FOLLOWER)
+        return next(answer for answer in answers if answer[0] != KafkaError.NOT_LEADER_OR_FOLLOWER)
 
     def _send(self, port: int, sequence: int) -> tuple[KafkaError, int]:
         batch = write_data_batch(
@@ -168,7 +168,7 @@ def end_transactions(broker: Broker, aborts: list[str]) -> None:
 
 def in_sync(broker: Broker) -> set[int]:
     """Return how many replicas are in sync, of all partitions."""
-    return {len(one.isr) for one in load_image(broker.log_dirs[0]).topics[TOPIC].partitions}
+    return {len(partition.isr) for partition in load_image(broker.log_dirs[0]).topics[TOPIC].partitions}
 
 
 def config(image: MetadataImage) -> Mapping[str, str]:

@@ -194,7 +194,7 @@ def test_damaged_topics_are_judged_as_brokers_treat_them(
 
     ran = command("check", data, "--server-properties", broker.settings, "--output", "json")
     rows = {row["topic"]: row for row in ran.document["topics"]}
-    reasons = {name: {one["reason"] for one in row["blockers"]} for name, row in rows.items()}
+    reasons = {name: {blocker["reason"] for blocker in row["blockers"]} for name, row in rows.items()}
     blocked = {name: {reason} if reason else set() for name, (_, reason, _) in DAMAGE.items()}
     assert reasons == blocked | {AGAIN: set(), "fatal": set()}
     assert {name: row["verdict"] for name, row in rows.items()} == {
@@ -245,7 +245,7 @@ def test_damaged_topics_are_judged_as_brokers_treat_them(
         path.write_bytes(content)
         topics = command("check", data, "--topic", "fatal", "--topic", "whole", "--output", "json").document["topics"]
         whole = next(row for row in topics if row["topic"] == "whole")
-        assert [one["reason"] for one in whole["blockers"]] == ["no-start"]
+        assert [blocker["reason"] for blocker in whole["blockers"]] == ["no-start"]
         since, process = len(broker.printed()), broker.start()
         assert process.wait(PATIENCE_S) != 0, f"a broker starts with a damaged {path.name}"
         assert said in broker.printed()[since:]

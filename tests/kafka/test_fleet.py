@@ -66,7 +66,7 @@ class Cluster:
     def gate(self, node: int) -> tuple[int, set[str]]:
         """Return the exit code for a broker, and the reasons."""
         ran = self.fleet("gate", "--broker", node)
-        return ran.code, {one["reason"] for one in ran.document["reasons"]}
+        return ran.code, {reason["reason"] for reason in ran.document["reasons"]}
 
     def run(self, node: int, kind: str, **body: object) -> None:
         """Have the service of a broker do something, to its end."""
@@ -215,7 +215,7 @@ def test_a_cluster_in_use_is_repaired_broker_by_broker_and_tiers_everything(
     with ExitStack() as stack:
         address = stack.enter_context(zookeeper(release("2.7.2"), tmp_path / "zookeeper"))
         brokers = stack.enter_context(old_cluster(release, tmp_path, address))
-        first, servers = brokers[0], ",".join(one.address for one in brokers)
+        first, servers = brokers[0], ",".join(broker.address for broker in brokers)
         services, tables = {}, f'bootstrap-server = "{servers}"\n'
         for broker in brokers:
             directory = tmp_path / "service" / str(broker.node)
@@ -232,10 +232,10 @@ def test_a_cluster_in_use_is_repaired_broker_by_broker_and_tiers_everything(
 
         seen = cluster.fleet("status")
         assert seen.code == 4, seen.err
-        assert {one["topic"]: (one["verdict"], one["verdicts"]) for one in seen.document["topics"]} == {
+        assert {topic["topic"]: (topic["verdict"], topic["verdicts"]) for topic in seen.document["topics"]} == {
             topic: ("blocked", {"blocked": 3}) for topic in TOPICS
         }
-        assert [one["blockers"][0]["brokers"] for one in seen.document["topics"]] == [[1, 2, 3]] * 2
+        assert [topic["blockers"][0]["brokers"] for topic in seen.document["topics"]] == [[1, 2, 3]] * 2
         eventually(lambda: cluster.gate(1) == (4, {"not-staged"}), "the gate says something else")
 
         with steady(release("3.9.1"), servers, tmp_path) as end:

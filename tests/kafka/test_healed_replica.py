@@ -91,7 +91,7 @@ def test_replicas_on_both_disks_of_a_broker_are_healed_by_one_replay_and_an_inst
     with lost_state(release("3.9.1"), tmp_path, others=[other]) as lost:
         replicas = ("replicas", "--bootstrap-server", lost.leader.address, "--output", "json")
         found = command(*replicas)
-        assert {(one["topic"], one["state"]) for one in found.document["replicas"]} == {
+        assert {(replica["topic"], replica["state"]) for replica in found.document["replicas"]} == {
             (TOPIC, "lost"), (other, "lost"),
         }  # fmt: skip
         disks = lost.follower.log_dirs

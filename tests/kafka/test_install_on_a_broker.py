@@ -185,7 +185,7 @@ def test_made_beside_a_live_broker_that_appends_rolls_and_deletes_and_installed_
     assert lost
     ran = command("install", staged, data, *JSON)
     assert ran.code == 0, ran.err
-    outcomes = {one["offset"]: one["outcome"] for one in ran.document["partitions"][0]["snapshots"]}
+    outcomes = {snapshot["offset"]: snapshot["outcome"] for snapshot in ran.document["partitions"][0]["snapshots"]}
     assert {offset for offset, outcome in outcomes.items() if outcome == "installed"} == lost
     assert "below-log-start" in outcomes.values()
     since = len(broker.printed())

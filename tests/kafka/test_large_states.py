@@ -45,7 +45,7 @@ def test_the_broker_reads_as_many_producers_as_is_said_and_deletes_the_snapshot_
     snapshot.write_bytes(snapshot_of(MOST_READABLE_ENTRIES + more))
     checked = command("check", data, "--output", "json")
     (topic,) = checked.document["topics"]
-    assert [one["reason"] for one in topic["blockers"]] == ["snapshot-too-large"] * more, checked.err
+    assert [blocker["reason"] for blocker in topic["blockers"]] == ["snapshot-too-large"] * more, checked.err
     with broker.running():
         said = broker.printed()[broker.started_at :]
         assert (f"Failed to load producer snapshot from '{snapshot}'" in said) == bool(more)

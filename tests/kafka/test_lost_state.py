@@ -42,7 +42,7 @@ def test_a_new_replica_from_remote_storage_is_found_before_clients_notice_it(
         assert found.code == 4, (found.out, found.err)
         (replica,) = found.document["replicas"]
         assert (replica["brokerId"], replica["leader"], replica["state"]) == (2, 1, "lost")
-        by_id = {one["known"]["producerId"]: one for one in replica["producers"]}
+        by_id = {producer["known"]["producerId"]: producer for producer in replica["producers"]}
         assert by_id[IDEMPOTENT]["losses"] == ["producer"]
         assert by_id[IDEMPOTENT]["found"] is None
         assert by_id.keys() >= {IDEMPOTENT}
@@ -98,7 +98,7 @@ def test_a_single_leader_that_was_moved_between_two_disks_is_found_by_the_log_an
             assert found.code == 4, (more, found.err)
             (replica,) = found.document["replicas"]
             assert (replica["brokerId"], replica["leads"], replica["state"]) == (1, True, "lost")
-            by_id = {one["known"]["producerId"]: one for one in replica["producers"]}
+            by_id = {producer["known"]["producerId"]: producer for producer in replica["producers"]}
             assert by_id[IDEMPOTENT]["losses"] == ["producer"]
             assert replica["replayedTo"] > lost.batch_offset
         records, _ = lost.read()
@@ -185,7 +185,7 @@ def test_brokers_that_are_too_old_to_be_asked_are_not_in_order(
         eventually(lambda: command(*ask).code != 2, "the broker is not told of the topic")
         found = command(*ask)
     assert found.code == 16, (found.out, found.err)
-    assert {one["state"] for one in found.document["replicas"]} == {"unknown"}
+    assert {replica["state"] for replica in found.document["replicas"]} == {"unknown"}
     assert found.document["summary"]["unknown"] == 2
     assert "does not support the 'DescribeProducersRequest" in found.error["message"]
 

@@ -184,7 +184,7 @@ def test_a_broker_goes_on_with_a_metadata_log_that_we_wrote(
         for batch in read_metadata_log(list_metadata_log(fixture.data)):
             assert isinstance(batch, MetadataBatch)
             if not batch.header.is_control:
-                log.append([one.message for one in batch.records], timestamp=batch.timestamp)
+                log.append([record.message for record in batch.records], timestamp=batch.timestamp)
         for next_producer_id in (3000, 4000, 5000):
             block = ProducerIdsRecord(broker_id=1, broker_epoch=6, next_producer_id=next_producer_id)
             log.append([block], timestamp=1_795_225_690_000)
@@ -237,5 +237,5 @@ def is_in_force(data: Path, level: str, value: str | None) -> bool:
 def effective(command: Resnap, broker: Broker) -> tuple[int, str]:
     """Return the expiration that the broker uses, and its origin."""
     ran = command("controller", "config", *broker.log_dirs, "--server-properties", broker.settings, "--output", "json")
-    (row,) = [one for one in ran.document["settings"] if one["name"] == "producer.id.expiration.ms"]
+    (row,) = [setting for setting in ran.document["settings"] if setting["name"] == "producer.id.expiration.ms"]
     return row["value"], row["level"]

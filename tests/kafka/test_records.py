@@ -39,7 +39,7 @@ def test_records_are_what_kafkas_tool_prints(
     release: Callable[[str], Release], fixture_set: Callable[[str], FixtureSet], name: str
 ) -> None:
     segments = [one for one in find_segments([fixture_set(name).data]) if not str(one.topic).startswith("__")]
-    files = ",".join(one.range.locator for one in segments)
+    files = ",".join(segment.range.locator for segment in segments)
     said = release("3.9.1").tool("kafka.tools.DumpLogSegments", "--print-data-log", "--files", files)
     by_kafka = [
         (int(offset), int(at), int(key_size), int(size), len(headers.split(",")) if headers else 0, key)
@@ -138,6 +138,6 @@ def digest(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         fields = [str(row[name]) for name in ("offset", "timestamp", "leaderEpoch")]
         fields += [hexed(row["key"]), hexed(row["value"])]
-        fields += [f"{one['key']}={hexed(one['value'])}" for one in row["headers"]]
+        fields += [f"{header['key']}={hexed(header['value'])}" for header in row["headers"]]
         told.update(f"{' '.join(fields)}\n".encode())
     return told.hexdigest()

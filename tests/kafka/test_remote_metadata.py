@@ -66,7 +66,7 @@ def history(chance: random.Random) -> Iterator[RemoteLogRecord]:
 def shown(records: list[RemoteLogRecord]) -> str:
     """Return what Kafka's class would report of the same cache, in the form of Java's collections."""
     found = fold_events(events(records)).partitions
-    states = {one.id: one.state.name for part in found for one in part.segments}
+    states = {segment.id: segment.state.name for part in found for segment in part.segments}
     readable = sorted(name for part in found for name in part.readable_ids)
     return f"{{{', '.join(f'{name}={states[name]}' for name in sorted(states))}}} [{', '.join(readable)}]"
 

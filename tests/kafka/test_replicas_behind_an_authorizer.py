@@ -68,7 +68,7 @@ def test_replicas_that_the_authorizer_does_not_let_us_ask_are_not_known(
         allow("Describe")
         refused = replicas()
         assert refused.code == 16, (refused.out, refused.err)
-        assert {(one["brokerId"], one["state"]) for one in refused.document["replicas"]} == {
+        assert {(replica["brokerId"], replica["state"]) for replica in refused.document["replicas"]} == {
             (1, "unknown"), (2, "unknown"),
         }  # fmt: skip
         assert "TOPIC_AUTHORIZATION_FAILED" in refused.error["message"]

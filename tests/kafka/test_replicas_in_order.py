@@ -169,6 +169,6 @@ def test_a_broker_that_hangs_does_not_hide_what_is_known_of_the_others(
             other.process.send_signal(signal.SIGCONT)
     assert ran.out, ran.err
     rows = ran.document["replicas"]
-    assert (ran.code, [one["brokerId"] for one in rows], rows[0]["state"] in {"unknown", "lagging"}) == (
+    assert (ran.code, [row["brokerId"] for row in rows], rows[0]["state"] in {"unknown", "lagging"}) == (
         16 if rows[0]["state"] == "unknown" else 0, [2], True,
     ), ran.err  # fmt: skip

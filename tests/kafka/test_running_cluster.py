@@ -84,7 +84,7 @@ def settings_of(command: Resnap, *arguments: object) -> tuple[dict[str, tuple[An
     """Return value and origin of each setting as ``config show`` has them, and what was said on standard error."""
     ran = command("config", "show", *arguments, "--output", "json")
     assert ran.code == 0, ran.err
-    return {one["name"]: (one["value"], one["origin"]) for one in ran.document["settings"]}, ran.err
+    return {setting["name"]: (setting["value"], setting["origin"]) for setting in ran.document["settings"]}, ran.err
 
 
 def made_by(monkeypatch: pytest.MonkeyPatch) -> list[KafkaAdminClient]:

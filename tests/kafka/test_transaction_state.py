@@ -79,7 +79,7 @@ def test_kafkas_own_classes_read_and_write_the_same_bytes(
 ) -> None:
     rng, kafka = random.Random(version), release(version)
     values = [(f"id {number} ü", drawn(rng, number % 2, kafka.line), number % 2) for number in range(200)]
-    records = [encode_record(*one) for one in values]
+    records = [encode_record(*value) for value in values]
     assert all(value is not None for _, value in records)
     answers = judged(kafka, tmp_path / "records", [(key, value or b"") for key, value in records])
     for (name, value, number), (key, data), (key_json, value_json, again) in zip(values, records, answers, strict=True):

@@ -61,7 +61,7 @@ def cut_off(plan: PartitionPlan, offset: int | None = None) -> PartitionPlan:
     if not plan.runs or not plan.runs[-1].boundaries:
         return plan
     *others, window = plan.runs
-    boundaries = [one for one in window.boundaries if offset is None or one.offset <= offset]
+    boundaries = [boundary for boundary in window.boundaries if offset is None or boundary.offset <= offset]
     end = boundaries[-1].segment_index + 1 if boundaries else window.start + 1
     return replace(plan, runs=(*others, replace(window, end=end, boundaries=tuple(boundaries))))
 
@@ -143,7 +143,7 @@ def test_whatever_is_in_the_log_an_anchored_run_equals_the_run_it_anchors_in(
         begun = anchored(plan, first.anchors)
         found, found_entries = carried_out(begun)
     assert found_entries == expected_entries
-    assert [one.outcome for one in found.boundaries] == [one.outcome for one in expected.boundaries]
+    assert [boundary.outcome for boundary in found.boundaries] == [boundary.outcome for boundary in expected.boundaries]
     assert [one.as_of_ms for one in found.boundaries] == [one.as_of_ms for one in expected.boundaries]
     assert [one.left_out for one in found.boundaries] == [one.left_out for one in expected.boundaries]
     assert found.first_unstable_offset == expected.first_unstable_offset
@@ -184,7 +184,7 @@ def plain(at: float) -> PlainEvent:
 
 def begun_at(partition: PartitionDir, rules: ReplayRules, offset: int, directory: Path) -> PartitionPlan:
     """Return the plan of the last boundary, begun at the state that an earlier run kept at ``offset``."""
-    earlier = [one for one in partition.boundaries if one <= offset]
+    earlier = [boundary for boundary in partition.boundaries if boundary <= offset]
     first, _ = carried_out(cut_off(plan_of(partition, rules, earlier, str(directory))))
     kept = [anchor for anchor in first.anchors if anchor.offset == offset]
     plan = anchored(plan_of(partition, rules, partition.boundaries[-1:], None), kept)
@@ -270,7 +270,7 @@ def test_spark_keeps_and_takes_the_states_that_the_local_engine_does(
     truth = next(truth for truth in TRUTHS if truth.name == "kafka-2.7.2-nine-days")
     plans = truth.plans(fixture_set(truth.name))
     halves = [replace(cut_off(plan, plan.boundaries[3].offset), keep_in=str(tmp_path)) for plan in plans]
-    rests = [wanting(plan, [one.offset for one in plan.boundaries[4:]]) for plan in plans]
+    rests = [wanting(plan, [boundary.offset for boundary in plan.boundaries[4:]]) for plan in plans]
     local = [carried_out(half)[0] for half in halves]
     with spark_session(SparkSettings(), dict(os.environ)) as session:
         for number, reading in enumerate((Reading(), Reading(producers_per_task=2))):

@@ -124,8 +124,8 @@ def test_headers_are_read_with_their_positions() -> None:
     data = closed_segment()
     segment = SegmentRange(locator="<segment>", base_offset=0, next_base_offset=10)
     blocks = list(read_blocks(BytesReader(data), segment, ScanFacts()))
-    assert np.concatenate([one.positions + one.at for one in blocks]).tolist() == [*batch_positions(data)][:-1]
-    assert np.concatenate([one.headers for one in blocks])["base_offset"].tolist() == [0, 3, 4, 6, 7, 8]
+    assert np.concatenate([block.positions + block.at for block in blocks]).tolist() == [*batch_positions(data)][:-1]
+    assert np.concatenate([block.headers for block in blocks])["base_offset"].tolist() == [0, 3, 4, 6, 7, 8]
 
 
 def test_each_leader_epoch_is_noted_where_it_begins() -> None:

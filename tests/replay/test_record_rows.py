@@ -235,7 +235,7 @@ def test_columns_that_need_no_records_decompress_none(
 ) -> None:
     segments = find_segments([fixture_set("kafka-4.4.0-kraft").data / "payments-0"])
     columns = ("topic", "partition", "segment", "position", "leaderEpoch", "committed")
-    every = [row for one in segments for batch in read_record_rows(one) for row in batch.to_pylist()]
+    every = [row for segment in segments for batch in read_record_rows(segment) for row in batch.to_pylist()]
     monkeypatch.setattr("resnap.replay.spark.record_rows.decompressed", None)
     found = [row for one in segments for batch in read_record_rows(one, PLAIN, columns) for row in batch.to_pylist()]
     assert found == [{name: row[name] for name in columns} for row in every]
@@ -299,7 +299,7 @@ def test_rows_come_in_pieces_of_a_megabyte_or_of_one_batch(tmp_path: Path) -> No
 def test_keys_of_headers_are_text_as_javas_clients_show_it(tmp_path: Path) -> None:
     odd = record(b"k", b"v", ("\u20ac".encode(), b"1"), (b"\xff\xe2", None), delta=0)
     (row,) = records_of(a_log(tmp_path, records=[odd]))
-    assert [(one["key"], one["value"]) for one in row["headers"]] == [("\u20ac", b"1"), ("\ufffd\ufffd", None)]
+    assert [(header["key"], header["value"]) for header in row["headers"]] == [("\u20ac", b"1"), ("\ufffd\ufffd", None)]
 
 
 def test_filters_of_offsets_and_times_leave_out_segments(fixture_set: Callable[[str], FixtureSet]) -> None:

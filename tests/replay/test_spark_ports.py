@@ -69,8 +69,8 @@ def test_a_driver_gives_no_block_to_another_user_and_takes_no_object(attacked: d
     closed = attacked["closed"]
     assert (closed["stderr"], len(closed["ports"])) == ("", 3), "one of them is Py4J's, which is not Spark's"
     assert closed["blocks"] == []
-    assert ["Unknown challenge message" in one for one in closed["refusals"]] == [True, True]
-    assert ["Unknown challenge message" in one for one in closed["answers"]] == [True]
+    assert ["Unknown challenge message" in refusal for refusal in closed["refusals"]] == [True, True]
+    assert ["Unknown challenge message" in answer for answer in closed["answers"]] == [True]
 
 
 def test_properties_reach_the_jvm_unchanged_and_are_in_no_command_line(attacked: dict[str, Any]) -> None:

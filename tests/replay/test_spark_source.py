@@ -197,7 +197,7 @@ def test_only_the_columns_of_a_given_schema_are_made(session: SparkSession, data
     )
     found = session.sql("SELECT * FROM some ORDER BY offset").collect()
     columns = ("committed", "offset")
-    expected = [row for one in find_segments([payments]) for batch in read_record_rows(one, PLAIN, columns)
+    expected = [row for segment in find_segments([payments]) for batch in read_record_rows(segment, PLAIN, columns)
                 for row in batch.to_pylist()]  # fmt: skip
     assert [row.asDict() for row in found] == expected
     reader = session.read.format("kafka_log").option("records", "true")

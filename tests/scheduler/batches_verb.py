@@ -48,10 +48,10 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
     """Yield the partitions that have enough batches."""
     selection = select(request.scope, context.engine().reading.sources)
     yield from unread(selection)
-    for one in selection.partitions:
-        batches = _count(one.inventory.partition)
+    for partition in selection.partitions:
+        batches = _count(partition.inventory.partition)
         if batches >= request.least:
-            yield Counted(topic_partition=one.topic_partition, state=PartitionState.DONE, batches=batches)
+            yield Counted(topic_partition=partition.topic_partition, state=PartitionState.DONE, batches=batches)
 
 
 def _count(partition: PartitionDir) -> int:

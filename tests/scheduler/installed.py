@@ -85,7 +85,7 @@ def manifest_of(ran: Any) -> str:
 def outcomes(document: dict[str, list[dict[str, object]]], place: str) -> dict[int, str]:
     """Return the outcome by offset of the partition whose directory is ``place``."""
     [row] = [one for one in document["partitions"] if f"{one['topic']}-{one['partition']}" == place]
-    return {one["offset"]: one["outcome"] for one in row["snapshots"]}  # type: ignore[attr-defined]
+    return {snapshot["offset"]: snapshot["outcome"] for snapshot in row["snapshots"]}  # type: ignore[attr-defined]
 
 
 def lose_all_snapshots(partition: Path) -> None:

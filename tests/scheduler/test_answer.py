@@ -13,7 +13,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def topics(**names: str) -> dict[Verdict, list[str]]:
-    return {one: names.get(one.value, "").split() for one in Verdict}
+    return {verdict: names.get(verdict.value, "").split() for verdict in Verdict}
 
 
 @each(
@@ -54,7 +54,7 @@ def test_where_nothing_was_scanned_nothing_is_known() -> None:
 
 
 def test_each_verdict_has_a_word_and_a_sign_of_its_own() -> None:
-    assert {one: word.text for one, word in VERDICTS.items()} == {one: one.value for one in Verdict}
+    assert {one: word.text for one, word in VERDICTS.items()} == {verdict: verdict.value for verdict in Verdict}
     assert len({word.sign for word in VERDICTS.values()}) == len(Verdict)
     assert UNBLOCKED_BY.keys() == set(UnblockedBy)
 

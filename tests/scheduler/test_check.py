@@ -63,8 +63,8 @@ def test_the_verdict_of_a_topic_follows_from_those_of_its_partitions_and_is_the_
         [verdict] = {"never"} & set(wanted[topic]) or {"blocked"} & set(wanted[topic]) or {"ready"}
         assert row["verdict"] == verdict
         assert row["verdicts"] == {one: wanted[topic].count(one) for one in sorted(set(wanted[topic]))}
-        assert stops[topic] <= {one["reason"] for one in row["blockers"]}
-        assert all({"partition", "reason", "detail", "hint"} <= one.keys() for one in row["blockers"])
+        assert stops[topic] <= {blocker["reason"] for blocker in row["blockers"]}
+        assert all({"partition", "reason", "detail", "hint"} <= blocker.keys() for blocker in row["blockers"])
         assert row["tierableBytes"] + row["blockedBytes"] >= row["freeableBytes"]
     summary = ran.document["summary"]
     verdicts = [row["verdict"] for row in rows.values()]
@@ -259,7 +259,7 @@ def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Re
     file_at(ready_log / "payments-0", bases(ready_log / "payments-0")[1], "snapshot").unlink()
     ran = command("check", ready_log, "--output", "json")
     [row] = ran.document["topics"]
-    assert (ran.code, {one["reason"] for one in row["blockers"]}) == (4, {"missing-snapshot"})
+    assert (ran.code, {blocker["reason"] for blocker in row["blockers"]}) == (4, {"missing-snapshot"})
     assert (row["verdicts"], "high-watermark" in row["notChecked"]) == ({"blocked": 1}, True)
     shipped = command("tier", ready_log, "--to", (ready_log.parent / "store").as_uri(), "--engine", "local")
     assert "Nothing to ship: no segment is eligible." in shipped.out
@@ -354,11 +354,11 @@ def test_what_only_retention_helps_is_blocked_until_the_day_after_which_it_has_d
 
 def test_segments_that_brokers_have_tiered_already_block_nothing(broker_log: Path) -> None:
     [payments] = [
-        one
-        for one in take_inventory(load_log_dir(broker_log)).partitions
-        if str(one.partition.topic_partition) == "payments-0"
+        partition
+        for partition in take_inventory(load_log_dir(broker_log)).partitions
+        if str(partition.partition.topic_partition) == "payments-0"
     ]
-    missing = [one.offset for one in payments.boundaries if not one.state.is_usable]
+    missing = [boundary.offset for boundary in payments.boundaries if not boundary.state.is_usable]
     for remote_end_offset, stop in ((None, missing[0]), (missing[0], missing[1]), (missing[-1], None)):
         found = broker_blockers(payments, remote_end_offset=remote_end_offset).stop
         assert (None if found is None else found.next_base_offset) == stop

@@ -62,7 +62,7 @@ def test_lost_topic_ids_are_read_from_the_cluster_metadata(
     for path in data.glob("*/partition.metadata"):
         path.unlink()
     ids = [
-        [one.inventory.partition.topic_id for one in select(Scope(sources=(str(place),))).partitions]
+        [partition.inventory.partition.topic_id for partition in select(Scope(sources=(str(place),))).partitions]
         for place in (before, data)
     ]
     assert ids[0] == ids[1]
@@ -79,7 +79,7 @@ def test_an_unusable_metadata_log_says_nothing(tmp_path: Path) -> None:
 def test_a_scan_says_that_a_compacted_topic_is_one(command: Resnap, data: Path) -> None:
     set_policy(data, "payments", "compact")
     ran = command("scan", data, "--topic", "payments", "--output", "json")
-    assert [one["compaction"] for one in json.loads(ran.out)["partitions"]] == ["compacted"] * 2
+    assert [partition["compaction"] for partition in json.loads(ran.out)["partitions"]] == ["compacted"] * 2
 
 
 def test_what_was_read_for_the_settings_is_not_read_again_for_the_topics(data: Path) -> None:

@@ -33,13 +33,13 @@ def test_the_image_in_json_is_what_kafkas_own_tool_shows(command: Resnap, kraft:
     ran = command("controller", "image", kraft.data, "--output", "json")
     assert ran.code == 0
     image = json.loads(ran.out)
-    payloads = [one.payload for one in dumped_records((kraft.root / "metadata-dump.txt").read_text())]
+    payloads = [record.payload for record in dumped_records((kraft.root / "metadata-dump.txt").read_text())]
     topic_ids = {one["data"]["name"]: one["data"]["topicId"] for one in payloads if one["type"] == "TOPIC_RECORD"}
-    shown = {one["topic"]: one["topicId"] for one in image["topics"]}
+    shown = {topic["topic"]: topic["topicId"] for topic in image["topics"]}
     assert shown.items() < topic_ids.items()
-    assert {one["name"] for one in image["deletedTopics"]} == topic_ids.keys() - shown.keys()
+    assert {topic["name"] for topic in image["deletedTopics"]} == topic_ids.keys() - shown.keys()
     assert (image["metadataVersion"], image["nextProducerId"]) == ("3.9-IV0", 2000)
-    assert [one["outcome"] for one in image["transactions"]] == ["ended"]
+    assert [transaction["outcome"] for transaction in image["transactions"]] == ["ended"]
     assert {"resourceType": "broker", "resourceName": "", "values": {"producer.id.expiration.ms": "43200000"}} in image[
         "configs"
     ]
@@ -56,7 +56,7 @@ def test_the_image_as_a_table_has_the_topics_and_what_they_come_to(command: Resn
 def test_the_blocks_are_listed_with_the_brokers_that_got_them(command: Resnap, kraft: FixtureSet) -> None:
     ran = command("controller", "producer-ids", kraft.data / "__cluster_metadata-0", "--output", "json")
     answer = json.loads(ran.out)
-    spans = [(one["firstProducerId"], one["lastProducerId"], one["brokerId"]) for one in answer["blocks"]]
+    spans = [(block["firstProducerId"], block["lastProducerId"], block["brokerId"]) for block in answer["blocks"]]
     assert spans == [(0, 999, 1), (1000, 1999, 1)]
     assert answer["summary"] == {"nextProducerId": 2000, "notes": []}
 
@@ -65,7 +65,7 @@ def test_the_settings_are_listed_with_their_origin(command: Resnap, kraft: Fixtu
     properties = tmp_path / "server.properties"
     properties.write_text("producer.id.expiration.ms=5000\nproducer.id.expiration.check.interval.ms=70\n")
     ran = command("controller", "config", kraft.data, "--server-properties", properties, "--output", "json")
-    rows = {one["name"]: one for one in json.loads(ran.out)["settings"]}
+    rows = {setting["name"]: setting for setting in json.loads(ran.out)["settings"]}
     expiration = rows["producer.id.expiration.ms"]
     assert (expiration["value"], expiration["level"]) == (43_200_000, "dynamic-default")
     assert expiration["overruled"] == ["server-properties=5000"]
@@ -92,8 +92,8 @@ def test_an_audit_against_another_clusters_metadata_log_ends_with_13(
     assert ran.code == 13
     answer = json.loads(ran.out)
     assert answer["summary"]["findings"] == len(answer["findings"]) > 0
-    assert {one["fault"] for one in answer["findings"]} == {"unallocated"}
-    assert all(one["producerId"] >= 1000 and one["carriers"][0]["file"] for one in answer["findings"])
+    assert {finding["fault"] for finding in answer["findings"]} == {"unallocated"}
+    assert all(finding["producerId"] >= 1000 and finding["carriers"][0]["file"] for finding in answer["findings"])
     shown = command("controller", "audit", kraft.data, "--metadata-log", metadata)
     assert "unallocated" in shown.out
     assert "are not in exactly one allocated block." in shown.out
@@ -178,7 +178,7 @@ def test_server_properties_count_for_the_broker_that_they_name(command: Resnap, 
     properties = tmp_path / "server.properties"
     properties.write_text("node.id=1\nproducer.id.expiration.ms=7000\n")
     answer = command("controller", "config", metadata, "--server-properties", properties, "--output", "json").document
-    expirations = [one for one in answer["settings"] if one["name"] == "producer.id.expiration.ms"]
+    expirations = [setting for setting in answer["settings"] if setting["name"] == "producer.id.expiration.ms"]
     assert [(one["brokerId"], one["value"], one["overruled"]) for one in expirations] == [(1, 7000, []), (2, 5000, [])]
     properties.write_text("node.id=3000\nproducer.id.expiration.ms=7000\n")
     ran = command("controller", "config", metadata, "--server-properties", properties)

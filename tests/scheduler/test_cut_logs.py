@@ -189,7 +189,7 @@ def test_a_producer_that_a_whole_log_has_never_seen_is_a_difference(
     path.write_bytes(EMPTY_SNAPSHOT[:2] + struct.pack(">I", crc32c(body)) + body)
     ran = command("verify", log, *ROLL, *NEVER, "--output", "json")
     assert ran.code == 13
-    (row,) = (one for one in ran.document["boundaries"] if one["offset"] == offset)
+    (row,) = (boundary for boundary in ran.document["boundaries"] if boundary["offset"] == offset)
     assert (row["verdict"], row["different"]) == ("different", [9_001])
 
 

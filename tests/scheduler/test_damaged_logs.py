@@ -307,10 +307,10 @@ def test_what_the_files_show_without_their_batches_a_dry_run_judges_as_the_run_d
     assert (dry.code, done.code) == (3, 3)
     for ran in (dry, done):
         assert ran.error["message"].startswith(f"payments-0: {reason}: {middle.path.with_suffix('')}")
-    [payments] = [one for one in done.document["partitions"] if one["partition"] == 0]
+    [payments] = [partition for partition in done.document["partitions"] if partition["partition"] == 0]
     assert next(one["baseOffset"] for one in payments["refused"] if one["reason"] == reason) == middle.base_offset
     topics = command("check", broker_log, "--topic", "payments", "--output", "json").document["topics"]
-    assert (reason in {one["reason"] for one in topics[0]["blockers"]}) == in_check
+    assert (reason in {blocker["reason"] for blocker in topics[0]["blockers"]}) == in_check
 
 
 def test_a_segment_of_which_the_manifest_is_damaged_is_said_to_wait(

@@ -57,13 +57,13 @@ def test_one_answer_comes_of_several_services_and_one_that_is_gone_makes_it_unkn
         ran = command("fleet", "status", "--config", configuration, "--output", "json")
         assert ran.code == 4, ran.err
         schemas.check("fleet-status", ran.document)
-        topics = {one["topic"]: one for one in ran.document["topics"]}
+        topics = {topic["topic"]: topic for topic in ran.document["topics"]}
         assert topics["payments"]["verdict"] == "blocked"
         (blocker,) = topics["payments"]["blockers"]
         assert (blocker["reason"], blocker["brokers"]) == ("missing-snapshot", [3])
         assert topics["payments"]["verdicts"] == {"blocked": 2, "ready": 2}
         assert ran.document["summary"]["verdict"] == "blocked"
-        assert [one["error"] for one in ran.document["summary"]["brokers"]] == [None] * 3
+        assert [broker["error"] for broker in ran.document["summary"]["brokers"]] == [None] * 3
         table = command("fleet", "status", "--config", configuration, "--topic", "payments").out
         assert "missing-snapshot: 2 replicas" in table
         assert (
@@ -77,7 +77,7 @@ def test_one_answer_comes_of_several_services_and_one_that_is_gone_makes_it_unkn
         configuration.write_text(two + fleet_table(3, gone))
         ran = command("fleet", "status", "--config", configuration, "--output", "json")
         assert ran.code == 16
-        assert [one["verdict"] for one in ran.document["topics"]] == ["unknown"]
+        assert [topic["verdict"] for topic in ran.document["topics"]] == ["unknown"]
         assert f"broker 3: {gone}: connection refused" in ran.error["message"]
         nobody = command("fleet", "status", "--config", configuration, "--topic", "nothing-like-it")
         assert nobody.code == 16
@@ -133,7 +133,7 @@ def test_a_service_that_does_not_say_what_it_was_asked_for_is_not_known_and_noth
             ran = command("fleet", "status", "--config", configuration, "--output", "json")
         assert ran.code == 16, why
         assert why in ran.error["message"], why
-        assert [one["verdict"] for one in ran.document["topics"]] == ["unknown"], why
+        assert [topic["verdict"] for topic in ran.document["topics"]] == ["unknown"], why
         assert SECRET not in ran.out + ran.err, why
         assert {headers["authorization"] for _, headers in service.asked} == {f"Bearer {SECRET}"}
         assert all("authorization" not in headers for _, headers in other.asked)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.contract import Told
+from resnap.scheduler.job.contract import Reported
 from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.verbs.inspect.file import Asked, InspectView, Opened, run
 from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Shown = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]
 
 
-def results(file: object, *, verify_crc: bool = False, **options: Any) -> Iterator[Opened | Told[Any]]:
+def results(file: object, *, verify_crc: bool = False, **options: Any) -> Iterator[Opened | Reported[Any]]:
     """Yield what the job yields: nothing in it replays."""
     context = SilentContext(load_settings({"verify_crc": verify_crc}), SystemClock(), cast("Engine", None))
     return run(Asked(scope=Scope(sources=()), file=str(file), **options), context)
@@ -50,7 +50,7 @@ def damaged(file: object, **options: Any) -> tuple[list[dict[str, Any]], FormatE
     """Return the rows before the damage, and the damage."""
     rows: list[dict[str, Any]] = []
     with pytest.raises(FormatError) as caught:
-        rows.extend(dict(result.what) for result in results(file, **options) if isinstance(result, Told))
+        rows.extend(dict(result.what) for result in results(file, **options) if isinstance(result, Reported))
     assert caught.value.file == str(file)
     return rows, caught.value
 
@@ -154,7 +154,7 @@ def test_a_large_segment_is_never_held(tmp_path: Path) -> None:
         for offset in range(640):
             file.write(a_batch(offset=offset, base_sequence=offset, values=filler))
     tracemalloc.start()
-    count = sum(isinstance(result, Told) for result in results(path))
+    count = sum(isinstance(result, Reported) for result in results(path))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count == 640

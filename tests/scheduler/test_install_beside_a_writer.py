@@ -116,7 +116,7 @@ def test_what_was_made_beside_a_live_writer_is_installed_once_it_has_stopped(
     lost = sorted(set(bases(writer.partition)[1:]) - set(bases(writer.partition, "snapshot")))
     ran = command("install", staged, log_dir, "--output", "json")
     assert ran.code == 0, ran.err
-    outcomes = {one["offset"]: one["outcome"] for one in ran.document["partitions"][0]["snapshots"]}
+    outcomes = {snapshot["offset"]: snapshot["outcome"] for snapshot in ran.document["partitions"][0]["snapshots"]}
     assert {offset for offset, outcome in outcomes.items() if outcome == "installed"} == set(lost)
     assert set(outcomes.values()) == {"installed", "below-log-start"}
     for offset in bases(writer.partition)[1:]:

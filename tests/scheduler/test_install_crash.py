@@ -176,7 +176,7 @@ def test_a_disk_that_fails_at_any_step_is_reported_and_leaves_old_and_new_files_
         else:
             told = report.error
             made = check_install(place.data, before, place.staged, killed=True)
-            counted = sum(len(one.changes) for one in report.partitions)
+            counted = sum(len(partition.changes) for partition in report.partitions)
             assert counted <= len(made) + 1 + (not place.manifests())
         assert isinstance(told, LogDirError)
         assert os.strerror(number) in str(told)
@@ -332,7 +332,7 @@ def test_a_full_disk_is_reported_and_the_same_command_continues(command: Resnap,
     assert ran.code in {1, 3}
     assert "No space left on device" in ran.error["message"]
     assert "free some space" in ran.error["hint"]
-    told = {one["outcome"] for one in ran.document["partitions"][0]["snapshots"]}
+    told = {snapshot["outcome"] for snapshot in ran.document["partitions"][0]["snapshots"]}
     assert "not-reached" in told
     check_install(data, before, place.staged)
     assert not list(data.rglob("*.tmp"))

@@ -23,10 +23,10 @@ def test_of_what_is_staged_a_plan_has_only_that_installed_which_it_names(
     kept = tmp_path / "plan.json"
     assert command("plan", broker_log, "--save", kept, "--topic", "payments").code == 0
     plan = json.loads(kept.read_text())
-    named = {f"{one['topic']}-{one['partition']}/{offset:020d}.snapshot"
-             for one in plan["partitions"] for offset in one["boundaries"][1:]}  # fmt: skip
-    for one in plan["partitions"]:
-        del one["boundaries"][0]
+    named = {f"{partition['topic']}-{partition['partition']}/{offset:020d}.snapshot"
+             for partition in plan["partitions"] for offset in partition["boundaries"][1:]}  # fmt: skip
+    for partition in plan["partitions"]:
+        del partition["boundaries"][0]
     kept.write_text(json.dumps(plan))
     before = look(broker_log)
     assert command("install", staged, broker_log, "--plan", kept).code == 0

@@ -323,7 +323,7 @@ def test_invalid_arguments_are_a_usage_error(
     command: Resnap, broker_log: Path, staged: Path, arguments: tuple[str, ...], says: str
 ) -> None:
     before = look(broker_log)
-    ran = command("install", *(one.format(staged=staged, log=broker_log) for one in arguments))
+    ran = command("install", *(argument.format(staged=staged, log=broker_log) for argument in arguments))
     assert (ran.code, ran.out) == (2, "")
     assert says in ran.err
     assert "hint: " in ran.err

@@ -422,7 +422,7 @@ def test_explain_names_batches_that_such_a_replica_appended_although_the_log_had
 def checked(command: Resnap, *arguments: object) -> tuple[int, list[str]]:
     ran = command("check", *arguments, "--output", "json")
     (topic,) = ran.document["topics"]
-    return ran.code, [one["reason"] for one in topic["blockers"]]
+    return ran.code, [blocker["reason"] for blocker in topic["blockers"]]
 
 
 def test_check_blocks_a_replica_by_its_mark_unless_the_remote_part_shows_no_earlier_producer(

@@ -149,7 +149,7 @@ def test_what_keeps_more_than_is_asked_for_is_right(command: Resnap, tier: Tier,
 def times(store: Path) -> list[int]:
     """Return the largest timestamps of the segments that were shipped, ascending."""
     manifests = (read_manifest(path.read_bytes()) for path in store.rglob("*.manifest"))
-    return sorted(one.max_timestamp_ms or 0 for one in manifests)
+    return sorted(manifest.max_timestamp_ms or 0 for manifest in manifests)
 
 
 def test_each_night_is_later_and_silent_and_an_earlier_moment_is_named(tier: Tier, store: Path) -> None:

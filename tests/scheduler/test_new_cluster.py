@@ -69,8 +69,8 @@ def formatted(path: Path, node: int = 1, form: str = FORMS[0]) -> Path:
 
 def records(log_dir: Path, kind: type | None = None, form: str = FORMS[0]) -> list[Any]:
     """Return the records that the cluster begins with, but for control records."""
-    found = [one.message for batch in read_checkpoint(log_dir / form) if not batch.header.is_control
-             for one in batch.records]  # fmt: skip
+    found = [record.message for batch in read_checkpoint(log_dir / form) if not batch.header.is_control
+             for record in batch.records]  # fmt: skip
     return [one for one in found if kind is None or isinstance(one, kind)]
 
 
@@ -97,8 +97,8 @@ def test_topics_settings_and_producer_ids_come_into_the_bootstrap_metadata(
     assert [(one.partition_id, one.replicas, one.isr, one.leader, one.last_known_elr) for one in partitions] == [
         (number, (1,), in_sync, -1, eligible) for number in (0, 1)
     ]
-    assert {one.leader_epoch for one in partitions} == {1000}
-    assert {one.name: one.value for one in records(data, ConfigRecord, form)} == {
+    assert {partition.leader_epoch for partition in partitions} == {1000}
+    assert {record.name: record.value for record in records(data, ConfigRecord, form)} == {
         "index.interval.bytes": "1024",
         "segment.bytes": "16384",
     }
@@ -154,8 +154,8 @@ def test_what_is_not_known_of_a_topic_is_named_and_can_be_given(command: Resnap,
     ran = command("restore", bare.as_uri(), "--into", second, "--new-cluster", second, "--topic-config", file)
     assert (ran.code, [one for one in NOT_KNOWN if one in ran.err]) == (0, [])
     assert "payments: nothing was shipped of partitions 2: they begin empty" in ran.err
-    assert [(one.name, one.value) for one in records(second, ConfigRecord)] == [("retention.ms", "-1")]
-    assert [one.partition_id for one in records(second, PartitionRecord)] == [0, 1, 2]
+    assert [(record.name, record.value) for record in records(second, ConfigRecord)] == [("retention.ms", "-1")]
+    assert [record.partition_id for record in records(second, PartitionRecord)] == [0, 1, 2]
 
 
 def test_an_incomplete_topic_is_skipped_until_the_store_is_complete(
@@ -173,7 +173,7 @@ def test_an_incomplete_topic_is_skipped_until_the_store_is_complete(
     (tmp_path / "kept").rename(log)
     ran = command(*arguments)
     assert (ran.code, ran.document["summary"]["restored"], ran.document["summary"]["alreadyThere"]) == (0, 1, 1)
-    assert [one.name for one in records(data, TopicRecord)] == ["payments"]
+    assert [record.name for record in records(data, TopicRecord)] == ["payments"]
 
 
 @pytest.mark.parametrize("content", ["version: 0\ntopic_id: AAAAAAAAQACAAAAAAAAABA", None])
@@ -250,8 +250,8 @@ def test_what_brokers_tiered_themselves_begins_a_cluster(
     remote, data = fixture_set(name).root / "remote" / within, formatted(tmp_path / "data")
     ran = command("restore", remote.as_uri(), "--into", data, "--new-cluster", data, "--engine", "local", *JSON)
     assert ran.code == 0, ran.err
-    topics = {one.topic_id: one.name for one in records(data, TopicRecord)}
-    there = {f"{topics[one.topic_id]}-{one.partition_id}" for one in records(data, PartitionRecord)}
+    topics = {record.topic_id: record.name for record in records(data, TopicRecord)}
+    there = {f"{topics[record.topic_id]}-{record.partition_id}" for record in records(data, PartitionRecord)}
     assert there == {path.name for path in data.glob("*-*") if (path / "partition.metadata").exists()} != set()
     for path in there:
         assert (data / path / "partition.metadata").read_text().split("topic_id: ")[1] in topics

@@ -51,7 +51,7 @@ def told(log_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, A
 
 def test_the_shell_runs_it_and_has_its_flag(told: dict[str, Any]) -> None:
     document = told["shell"]
-    assert [one["batches"] for one in document["partitions"]] == [2, 3]
+    assert [partition["batches"] for partition in document["partitions"]] == [2, 3]
     assert document["summary"] == {"batches": 5}
     assert "Count the record batches of each partition." in told["help"]
     assert "--least N" in told["help"]

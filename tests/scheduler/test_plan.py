@@ -37,7 +37,7 @@ def test_each_missing_boundary_is_planned_once(command: Resnap, broker_log: Path
     rows = {f"{row['topic']}-{row['partition']}": row for row in answer["partitions"]}
     assert "compacted-0" not in rows
     for place, row in rows.items():
-        assert [one["offset"] for one in row["boundaries"]] == lost_boundaries(broker_log / place)
+        assert [boundary["offset"] for boundary in row["boundaries"]] == lost_boundaries(broker_log / place)
         assert row["snapshots"] == len(row["boundaries"])
     assert answer["summary"]["snapshots"] == sum(row["snapshots"] for row in rows.values())
     assert answer["summary"]["segmentsToRead"] == sum(row["read"]["segments"] for row in rows.values())
@@ -76,7 +76,7 @@ def test_all_boundaries_are_those_of_all_closed_segments(command: Resnap, broker
     answer = command("plan", broker_log, "--boundaries", "all", "--output", "json").document
     for row in answer["partitions"]:
         expected = bases(broker_log / f"{row['topic']}-{row['partition']}")[1:]
-        assert [one["offset"] for one in row["boundaries"]] == expected
+        assert [boundary["offset"] for boundary in row["boundaries"]] == expected
 
 
 def test_a_short_window_reads_less_than_the_whole(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:

@@ -141,7 +141,7 @@ def test_an_entry_is_explained_by_batches_that_are_remote(
     whole = command("explain", fixture.data, "payments-0", offset, "--output", "json")
     assert ran.code == whole.code == 0, ran.err
     assert ran.document["batches"] == whole.document["batches"]
-    assert any(one["baseOffset"] < bases(local / "payments-0")[0] for one in ran.document["batches"])
+    assert any(batch["baseOffset"] < bases(local / "payments-0")[0] for batch in ran.document["batches"])
 
 
 def refused(ran: Ran) -> str:

@@ -50,7 +50,7 @@ def tiered(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 def kinds(document: dict[str, object]) -> dict[str, int]:
     summary: dict[str, list[dict[str, object]]] = document["summary"]  # type: ignore[assignment]
-    return {str(one["kind"]): int(str(one["count"])) for one in summary["findings"]}
+    return {str(finding["kind"]): int(str(finding["count"])) for finding in summary["findings"]}
 
 
 def test_what_a_broker_tiered_is_all_there_and_nothing_is_amiss(command: Resnap, tiered: Path) -> None:
@@ -172,7 +172,7 @@ def test_what_a_plugin_recorded_of_a_segment_is_shown_and_compared(
 ) -> None:
     ran = of_a_plugin(command, tmp_path, custom_metadata_of_a_plugin(), at=at, store=store)
     assert (ran.code, kinds(ran.document)) == (0, {})
-    ((shown,),) = ([one["customMetadata"] for one in row["segments"]] for row in ran.document["partitions"])
+    ((shown,),) = ([segment["customMetadata"] for segment in row["segments"]] for row in ran.document["partitions"])
     assert shown == {
         "bytes": custom_metadata_of_a_plugin().hex(),
         "remoteSize": 1441,
@@ -207,7 +207,7 @@ def test_custom_metadata_of_another_plugin_are_left_alone(command: Resnap, tmp_p
     write_metadata_partition(tmp_path / "data", [started("a", 0, 9), finished])
     ran = command("remote", "status", tmp_path / "data", *JSON)
     assert (ran.code, kinds(ran.document)) == (0, {})
-    assert [one["customMetadata"] for one in ran.document["partitions"][0]["segments"]] == [
+    assert [segment["customMetadata"] for segment in ran.document["partitions"][0]["segments"]] == [
         {"bytes": b"anything".hex()}
     ]
 
@@ -264,11 +264,11 @@ def test_a_copy_that_began_and_never_ended_is_named_with_its_broker_and_fails_be
     asked = ("remote", "status", tiered / "data", "--store", (tiered / "remote").as_uri())
     ran = command(*asked, *JSON)
     assert (ran.code, kinds(ran.document)) == (13, {"not-copied": 1})
-    (row,) = (one for one in ran.document["partitions"] if one["waiting"] is not None)
+    (row,) = (partition for partition in ran.document["partitions"] if partition["waiting"] is not None)
     assert (row["partition"], row["endOffset"], row["waiting"]["offset"]) == (1, 393, 393)
     assert (row["waiting"]["segments"], row["waiting"]["isEstimate"]) == (1, False)
     assert row["waiting"]["bytes"] == (tiered / "data" / "payments-1" / f"{393:020d}.log").stat().st_size
-    (copy,) = (one for one in row["segments"] if one["state"] == "COPY_SEGMENT_STARTED")
+    (copy,) = (segment for segment in row["segments"] if segment["state"] == "COPY_SEGMENT_STARTED")
     said = f"broker {copy['brokerId']} began to copy [393, 534) at "
     assert said in ran.error["message"]
     assert f"as {row['copying']}, and has not finished" in ran.error["message"]
@@ -277,7 +277,7 @@ def test_a_copy_that_began_and_never_ended_is_named_with_its_broker_and_fails_be
     assert (printed.code, said in printed.out) == (13, True)
     ran = command(*asked, "--copy-overdue-after", "365000d", *JSON)
     assert (ran.code, kinds(ran.document)) == (0, {})
-    assert [one["waiting"] is not None for one in ran.document["partitions"]] == [False, True]
+    assert [partition["waiting"] is not None for partition in ran.document["partitions"]] == [False, True]
 
 
 def test_closed_segments_wait_whatever_the_cause_but_not_above_the_high_watermark(

@@ -59,8 +59,8 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
         assert failures.exit_code(view.exit_code) == code, findings
         document = json.loads(capsys.readouterr().out)
         schemas.check("replicas", document)
-        assert [one["state"] for one in document["replicas"]] == [
-            one.state.value for one in sorted(findings, key=lambda one: one.topic_partition)
+        assert [replica["state"] for replica in document["replicas"]] == [
+            finding.state.value for finding in sorted(findings, key=lambda one: one.topic_partition)
         ]
         assert document["summary"] == {
             "partitions": 2, "notCompared": 0, "notReplayed": 0, "replicas": 5, "lost": findings.count(LOST),
@@ -117,7 +117,7 @@ def serve(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `resnap replicas` ask a simulated cluster."""
 
     def brokers(*, wants: Callable[[TopicPartition], bool], **_: object) -> Cluster:
-        cluster.cluster_partitions = [one for one in cluster.cluster_partitions if wants(one.name)]
+        cluster.cluster_partitions = [partition for partition in cluster.cluster_partitions if wants(partition.name)]
         return cluster
 
     monkeypatch.setattr(job, "cluster_of", lambda _: nullcontext())
@@ -158,6 +158,6 @@ def test_known_faults_of_the_brokers_releases_are_in_the_summary(
         serve(quiet(), monkeypatch)
         faults = command("replicas", *version, "--output", "json").document["summary"]["knownFaults"]
         assert (faults is not None) == has_been_told
-    by_name = {one["fault"]: one for one in faults}
+    by_name = {fault["fault"]: fault for fault in faults}
     assert by_name["state-lost-from-remote"]["releases"] == ["4.4.0"]
     assert "local-start-not-updated" not in by_name

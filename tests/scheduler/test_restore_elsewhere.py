@@ -39,7 +39,7 @@ def on_executors(store: Path, log_dir: Path) -> list[ResnapError]:
             yield Copier(threads=threads, at_once=4, elsewhere=executor)
 
     request = Order(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
-    return [one for found in restored(request, Sources(), Progress(), copying=copying) for one in found.faults]
+    return [fault for found in restored(request, Sources(), Progress(), copying=copying) for fault in found.faults]
 
 
 def test_what_several_attempts_wrote_is_taken_once_and_the_rest_removed(store: Path, log_dir: Path) -> None:

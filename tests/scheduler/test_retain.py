@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.scheduler.cli import run
-from resnap.scheduler.job.contract import Told
+from resnap.scheduler.job.contract import Reported
 from resnap.scheduler.verbs.retain import RetainView
 from resnap.storage.errors import StoreAccessError
 from resnap.storage.layouts.manifest import read_manifest
@@ -74,7 +74,7 @@ def test_many_partitions_are_summed_up_by_topic_without_their_offsets() -> None:
     manifests = {str(number): stored(a_manifest(partition=number)) for number in range(51)}
     view = RetainView("file:///store", dry_run=True)
     for one in retention_of(manifests, Limits(age_ms=1, log_bytes=None), now_ms=2_000_000_000_000):
-        assert [*view.table_rows(Told(what=one))] == []
+        assert [*view.table_rows(Reported(what=one))] == []
     (row,) = view.rest()
     assert {key: row[key] for key in ("topic", "partition", "deleted", "kept", "newStartOffset")} == {
         "topic": "orders", "partition": "* (51)", "deleted": 51, "kept": 0, "newStartOffset": None,

@@ -273,11 +273,11 @@ def test_a_replay_fetches_each_segment_once_and_asks_no_object_for_its_head_to_l
     s3_requests.clear()
     ran = at("scan", f"{bucket.url}/logs", "--output", "json", "-q")
     assert ran.code == 0
-    assert not [one for one in s3_requests if one[0] == "HEAD" or one[1].endswith(".log")]
+    assert not [request for request in s3_requests if request[0] == "HEAD" or request[1].endswith(".log")]
     s3_requests.clear()
     assert at("plan", f"{bucket.url}/logs", "--prove", *LOCAL).code == 0
     logs = {path.relative_to(payments): path.stat().st_size for path in payments.rglob("*.log")}
-    fetched = [one for one in s3_requests if one[0] == "GET" and one[1].endswith(".log")]
+    fetched = [request for request in s3_requests if request[0] == "GET" and request[1].endswith(".log")]
     # Under `roll` the batch that a time index names is looked up, since it decides a T: one request, of 8 KiB at most.
     requests = Counter(key for _, key, _ in fetched)
     assert max(requests.values()) <= 2

@@ -56,7 +56,7 @@ def inventory_of(data: Path, name: str = "payments-0") -> PartitionInventory:
 
 def planned(inventory: PartitionInventory, rules: Sequence[ReplayRules]) -> list[PartitionPlan]:
     facts, wanted = load_facts(inventory.partition), inventory.partition.boundaries
-    return [plan_replay(inventory, facts, wanted, one, to_end=True) for one in rules]
+    return [plan_replay(inventory, facts, wanted, rule, to_end=True) for rule in rules]
 
 
 def begins_no_later(found: PartitionPlan, expected: PartitionPlan) -> bool:

@@ -104,7 +104,7 @@ def test_a_changed_transaction_index_is_not_shipped(
     base = aiven_files.read(manifest)["remoteLogSegmentMetadata"]["startOffset"]
     log_dir = writable_copy(fixture.data)
     change(entries, number)
-    file_at(log_dir / "payments-0", base, "txnindex").write_bytes(b"".join(ABORTED.pack(*one) for one in entries))
+    file_at(log_dir / "payments-0", base, "txnindex").write_bytes(b"".join(ABORTED.pack(*entry) for entry in entries))
     to = ("--to", (tmp_path / "store").as_uri(), "--topic", "payments")
     ran = command("tier", log_dir, *to, *LOCAL)
     (row,) = [row for row in ran.document["partitions"] if row["partition"] == 0]

@@ -422,6 +422,6 @@ def test_progress_ends_with_all_bytes_wherever_the_objects_lie(
     tier = ("tier", data, "--partition", "payments-1", "--to", url, "--layout", layout, "--as-of", "roll")
     assert command(*tier, *JSON).code == 0
     lines = [json.loads(line) for line in command("verify", "--store", url, *JSON).err.splitlines()]
-    progress = next(one["progress"] for one in lines if one.get("progress", {}).get("task") == "verify")
+    progress = next(line["progress"] for line in lines if line.get("progress", {}).get("task") == "verify")
     assert progress["segments"] == progress["segmentsTotal"] > 0
     assert progress["bytes"] == progress["bytesTotal"] > 0

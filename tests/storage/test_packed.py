@@ -54,7 +54,7 @@ def test_what_was_packed_is_what_it_was(values: list[Kept]) -> None:
 
 @given(st.lists(st.integers(0, 1 << 62), min_size=8, max_size=12))
 def test_names_that_follow_from_offsets_are_what_they_were(offsets: list[int]) -> None:
-    values = [Kept(name=named(one), offset=one, size=1, other="x") for one in offsets]
+    values = [Kept(name=named(offset), offset=offset, size=1, other="x") for offset in offsets]
     assert same(tuple(packed(values, "offset")), tuple(values))
 
 

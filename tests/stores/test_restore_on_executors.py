@@ -83,7 +83,7 @@ def test_less_than_a_hundredth_of_the_bytes_pass_through_the_driver(
         for outcome in ("restored", "already-there"):
             ran = place.resnap(*command)
             assert ran.returncode == 0, ran.stderr
-            assert {one["outcome"] for one in json.loads(ran.stdout)["partitions"]} == {outcome}
+            assert {partition["outcome"] for partition in json.loads(ran.stdout)["partitions"]} == {outcome}
             assert place.rchar() - read < size_bytes / 100  # it does not read back what was written
             assert place.drivers.size_bytes < size_bytes / 100
     assert place.executors.size_bytes > size_bytes * 0.99

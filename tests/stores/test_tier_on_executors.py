@@ -267,7 +267,7 @@ def test_what_is_killed_in_the_middle_leaves_no_manifest_without_its_objects(
     assert check_store(objects) == eligible(log)
     check_content(objects, log)
     uploads = server.client().list_multipart_uploads(Bucket=place.bucket).get("Uploads", [])
-    assert [one for one in uploads if one["Key"].startswith("log/")] == []
+    assert [upload for upload in uploads if upload["Key"].startswith("log/")] == []
 
 
 SPECULATIVE: Final = {

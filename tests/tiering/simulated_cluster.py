@@ -69,9 +69,9 @@ class Replica:
 
     def expire(self, now_ms: int) -> None:
         """Forget who has written nothing for long, unless a transaction is open."""
-        for one in list(self.producers.values()):
-            if one.current_transaction_start_offset is None and now_ms - one.last_timestamp >= EXPIRATION_MS:
-                del self.producers[one.producer_id]
+        for producer in list(self.producers.values()):
+            if producer.current_transaction_start_offset is None and now_ms - producer.last_timestamp >= EXPIRATION_MS:
+                del self.producers[producer.producer_id]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class Cluster:
             self.requests.append((broker_id, len(partitions)))
             if broker_id in self.down:
                 raise ClusterError(f"broker {broker_id} does not answer")
-            known = {one.name: one.replicas.get(broker_id) for one in self.cluster_partitions}
+            known = {partition.name: partition.replicas.get(broker_id) for partition in self.cluster_partitions}
             return {name: _answer(known.get(name)) for name in partitions}
 
     def topics(self, _names: Collection[str]) -> dict[str, TopicFacts]:
@@ -173,7 +173,7 @@ class Cluster:
         chance = self.chance
         for broker_id in [one for one, until_ms in self.down.items() if until_ms <= self.now_ms]:
             del self.down[broker_id]
-        brokers = sorted({broker_id for one in self.cluster_partitions for broker_id in one.replicas})
+        brokers = sorted({broker_id for partition in self.cluster_partitions for broker_id in partition.replicas})
         if self.restarts and not self.down and chance.random() < 0.03:
             self.down[chance.choice(brokers)] = self.now_ms + chance.randrange(1_000, 60_000)
         for partition in self.cluster_partitions:
@@ -219,7 +219,7 @@ class Cluster:
 def _answer(replica: Replica | None) -> ReplicaProducers:
     if replica is None:
         return ReplicaProducers(error="NOT_LEADER_OR_FOLLOWER")
-    return ReplicaProducers(producers=tuple(replica.producers[one] for one in sorted(replica.producers)))
+    return ReplicaProducers(producers=tuple(replica.producers[producer] for producer in sorted(replica.producers)))
 
 
 def cluster_of(chance: random.Random, partitions: int = 3, brokers: int = 4, replicas: int = 3) -> Cluster:
@@ -246,10 +246,10 @@ def quiet(partitions: int = 1, brokers: int = 3) -> Cluster:
     cluster = cluster_of(random.Random(1), partitions, brokers)
     cluster.moves_leaders = cluster.restarts = False
     cluster.down.clear()
-    for one in cluster.cluster_partitions:
-        one.append(Batch(5, 0, 9, cluster.now_ms))
-        for broker_id in one.replicas:
-            one.fetch(broker_id, len(one.log))
-            one.in_sync.add(broker_id)
+    for partition in cluster.cluster_partitions:
+        partition.append(Batch(5, 0, 9, cluster.now_ms))
+        for broker_id in partition.replicas:
+            partition.fetch(broker_id, len(partition.log))
+            partition.in_sync.add(broker_id)
     cluster.is_quiet = True
     return cluster

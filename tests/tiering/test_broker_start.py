@@ -143,7 +143,7 @@ def test_a_log_without_a_byte_is_damage_but_where_a_cleaner_may_have_left_it(tmp
     file_at(path, 30, "log").write_bytes(b"")
     for expected in (Reason.DAMAGED, Reason.MISSING_OFFSETS):
         inventory = take_partition_inventory(load_partition_dir(path))
-        refused = {one.reason for one in before_replay(inventory, high_watermark=90).refusals}
+        refused = {refusal.reason for refusal in before_replay(inventory, high_watermark=90).refusals}
         assert (Reason.DAMAGED in refused) == (expected is Reason.DAMAGED)
         found = (*lost_records(inventory), *damage_in_files(inventory.partition, PLAIN))
         assert [(one.base_offset, one.reason) for one in found] == [(30, expected)]

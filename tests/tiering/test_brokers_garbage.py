@@ -114,7 +114,7 @@ def test_only_what_the_metadata_call_dead_is_garbage(
     assert (brokers.find().segments, brokers.find().younger) == ((), 0 if death is None else len(left))
     brokers.now_ms += 2 * DAY_MS
     found = brokers.find()
-    assert [(one.segment_id, one.death) for one in found.segments] == (
+    assert [(segment.segment_id, segment.death) for segment in found.segments] == (
         [] if death is None else [(segment_id("x").id, death)]
     )
     assert brokers.collect(found) == []

@@ -42,8 +42,8 @@ def test_what_a_leader_says_counts_for_its_own_log_dir_alone(log_dir: LogDir) ->
 
 
 def test_a_topic_id_that_the_files_lack_is_the_clusters(log_dir: LogDir) -> None:
-    without = replace(log_dir, partitions=tuple(replace(one, topic_id=None) for one in log_dir.partitions))
-    assert {one.topic_id for one in with_facts(without, facts(log_dir)).partitions} == {TOPIC_ID}
+    without = replace(log_dir, partitions=tuple(replace(partition, topic_id=None) for partition in log_dir.partitions))
+    assert {partition.topic_id for partition in with_facts(without, facts(log_dir)).partitions} == {TOPIC_ID}
 
 
 def test_what_remains_of_a_deleted_topic_is_a_problem_and_no_partition(log_dir: LogDir) -> None:

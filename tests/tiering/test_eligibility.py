@@ -352,7 +352,7 @@ def test_what_could_not_be_read_keeps_back_all_above_though_it_was_rebuilt(error
     candidates = before_replay(an_inventory(tmp_path))
     whole = replayed(candidates)
     outcome = blind_outcome(error)
-    blind = [replace(one, outcome=outcome, reason=str(error)) for one in whole.boundaries[1:2]]
+    blind = [replace(boundary, outcome=outcome, reason=str(error)) for boundary in whole.boundaries[1:2]]
     found = after_replay(
         candidates, replace(whole, error=error, boundaries=(whole.boundaries[0], *blind, *whole.boundaries[2:]))
     )

@@ -92,9 +92,9 @@ def test_a_cluster_that_was_asked_and_is_silent_makes_topics_unknown_and_one_tha
 
 def test_only_selected_topics_that_the_cluster_has_are_reported() -> None:
     brokers = [broker(1, READY), broker(2, READY, topic="other"), broker(3, BLOCKED, topic="deleted")]
-    assert [one.topic for one in topic_answers(brokers, None)] == ["deleted", "other", "t"]
-    assert [one.topic for one in topic_answers(brokers, [place(0, 1)])] == ["t"]
-    assert [one.topic for one in topic_answers(brokers, None, wants=lambda name: name == "other")] == ["other"]
+    assert [answer.topic for answer in topic_answers(brokers, None)] == ["deleted", "other", "t"]
+    assert [answer.topic for answer in topic_answers(brokers, [place(0, 1)])] == ["t"]
+    assert [answer.topic for answer in topic_answers(brokers, None, wants=lambda name: name == "other")] == ["other"]
 
 
 def test_of_a_replica_that_was_seen_twice_the_worse_counts() -> None:

@@ -35,7 +35,7 @@ def a_store() -> MemoryObjectStore:
 
 
 def ranges(store: ObjectStore) -> list[tuple[int, int]]:
-    return sorted((one.base_offset, one.next_base_offset) for one in manifests(store))
+    return sorted((manifest.base_offset, manifest.next_base_offset) for manifest in manifests(store))
 
 
 def chain(store: ObjectStore) -> list[tuple[int, int]]:
@@ -161,7 +161,7 @@ def test_a_recreated_topic_is_not_taken_for_the_old_one(tmp_path: Path, cuts: se
     anew = Replica(tmp_path / "b", cuts, producer_id=8, start=start)
     left = anew.left(store)
     assert (left.order, left.already) == ((), 0)
-    assert all("another topic of this name" in one.detail for one in left.candidates.refusals[:-1])
+    assert all("another topic of this name" in refusal.detail for refusal in left.candidates.refusals[:-1])
     assert left.candidates.refusals[0].base_offset == start
     anew.ship(store)
     assert ranges(store) == before

@@ -77,7 +77,7 @@ CASES: Final = {
 def test_a_loss_is_what_neither_time_nor_expiry_nor_deletion_explains() -> None:
     for case, (before, found, after, tolerance, losses) in CASES.items():
         said = [[] if one is None else [one] for one in (before, found, after)]
-        lost = [(loss, one.known) for one in lost_producers(*said) for loss in one.losses]
+        lost = [(loss, producer.known) for producer in lost_producers(*said) for loss in producer.losses]
         assert [loss for loss, known in lost if not tolerance.allows(loss, known)] == list(losses), case
 
 
@@ -103,7 +103,7 @@ def test_what_a_replica_loses_is_found_at_that_replica_while_all_others_go_on(se
         partition.fetch(broker_id, len(partition.log))
     loser = chance.choice(sorted(partition.replicas))
     partition.replicas[loser].producers.clear()
-    found = [one for one in cluster.check().findings() if one.state is ReplicaState.LOST]
+    found = [finding for finding in cluster.check().findings() if finding.state is ReplicaState.LOST]
     assert [(one.topic_partition, one.broker_id, one.leads) for one in found] == [
         (partition.name, loser, loser == partition.leader)
     ]
@@ -125,7 +125,7 @@ def test_an_alarm_takes_as_long_as_a_replica_in_sync_may_lag() -> None:
     partition = cluster.cluster_partitions[0]
     del partition.replicas[next(iter(partition.in_sync - {partition.leader}))].producers[5]
     began_ms = cluster.now_ms
-    assert [one.state for one in cluster.check().findings()] == [ReplicaState.LOST]
+    assert [finding.state for finding in cluster.check().findings()] == [ReplicaState.LOST]
     assert 2 * LAG_MS <= cluster.now_ms - began_ms < 3 * LAG_MS
 
 
@@ -136,13 +136,13 @@ def test_who_is_out_of_sync_is_lagging_and_who_does_not_answer_is_not_known() ->
     partition.in_sync.discard(lagging)
     partition.replicas[lagging].producers.clear()
     cluster.down[silent] = cluster.now_ms * 2
-    found = {one.broker_id: (one.state, one.why) for one in cluster.check().findings()}
+    found = {finding.broker_id: (finding.state, finding.why) for finding in cluster.check().findings()}
     assert found == {
         lagging: (ReplicaState.LAGGING, None),
         silent: (ReplicaState.UNKNOWN, f"broker {silent} does not answer"),
     }
     cluster.down = {partition.leader: cluster.now_ms * 2}
-    found = {one.broker_id: (one.state, one.why) for one in cluster.check().findings()}
+    found = {finding.broker_id: (finding.state, finding.why) for finding in cluster.check().findings()}
     assert found[silent] == (
         ReplicaState.UNKNOWN,
         f"its leader, broker {partition.leader}, did not answer: broker {partition.leader} does not answer",
@@ -157,7 +157,7 @@ def test_one_replica_that_does_not_answer_hides_no_other() -> None:
     del partition.replicas[silent]
     partition.replicas[9] = partition.replicas[lost]
     partition.in_sync = {partition.leader, lost, silent}
-    found = {one.broker_id: (one.state, one.why) for one in cluster.check().findings()}
+    found = {finding.broker_id: (finding.state, finding.why) for finding in cluster.check().findings()}
     assert found[silent] == (ReplicaState.UNKNOWN, "NOT_LEADER_OR_FOLLOWER")
     assert found[lost] == (ReplicaState.LOST, None)
 
@@ -183,7 +183,7 @@ def test_the_time_of_an_alarm_begins_again_under_another_leader() -> None:
             partition.lead(other)
 
     partition.leader_epoch, check.pause = 0, pause
-    assert [(one.broker_id, one.state) for one in check.findings()] == [(loser, ReplicaState.LOST)]
+    assert [(finding.broker_id, finding.state) for finding in check.findings()] == [(loser, ReplicaState.LOST)]
     assert cluster.now_ms - moved_ms >= 2 * LAG_MS
 
 
@@ -199,7 +199,7 @@ def test_who_falls_out_of_sync_while_it_is_compared_is_lagging_and_no_loser() ->
         partition.in_sync.discard(late)
 
     check.pause = pause
-    assert [(one.broker_id, one.state) for one in check.findings()] == [(late, ReplicaState.LAGGING)]
+    assert [(finding.broker_id, finding.state) for finding in check.findings()] == [(late, ReplicaState.LAGGING)]
 
 
 def test_the_same_leader_in_a_later_epoch_begins_the_time_of_an_alarm_again() -> None:
@@ -216,7 +216,7 @@ def test_the_same_leader_in_a_later_epoch_begins_the_time_of_an_alarm_again() ->
             partition.lead(first)
 
     partition.leader_epoch, check.pause = 0, pause
-    assert [(one.broker_id, one.state) for one in check.findings()] == [(loser, ReplicaState.LOST)]
+    assert [(finding.broker_id, finding.state) for finding in check.findings()] == [(loser, ReplicaState.LOST)]
     assert cluster.now_ms - moved_ms >= 2 * LAG_MS
 
 
@@ -245,7 +245,7 @@ def test_a_topic_that_is_not_described_any_more_is_not_known() -> None:
         partition.error = "TOPIC_AUTHORIZATION_FAILED"
 
     check.pause = pause
-    assert [(one.topic_partition, one.state, one.why) for one in check.findings()] == [
+    assert [(finding.topic_partition, finding.state, finding.why) for finding in check.findings()] == [
         (partition.name, ReplicaState.UNKNOWN, "TOPIC_AUTHORIZATION_FAILED")
     ]
 

@@ -172,7 +172,7 @@ def test_under_a_limit_all_that_is_wanted_is_known_from_as_far_back_or_nothing_c
     limited = replace(RULES, max_reach_back_ms=0)
     plan = plan_replay(inventory, load_facts(inventory.partition), (10, 20, 30), limited)
     assert [run.start for run in plan.runs] == [0]
-    assert is_cached_as_well([boundary(*one) for one in known.items()], plan) is is_enough
+    assert is_cached_as_well([boundary(*item) for item in known.items()], plan) is is_enough
 
 
 @pytest.mark.parametrize("coverage", [Coverage.WINDOW, Coverage.BEYOND_WINDOW])

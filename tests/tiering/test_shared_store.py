@@ -120,7 +120,7 @@ def publish(store: ObjectStore, span: Span, epochs: Sequence[LeaderEpoch]) -> No
 
 
 def stored(store: ObjectStore) -> list[Span]:
-    return [Span(one.base_offset, one.next_base_offset) for one in manifests(store)]
+    return [Span(manifest.base_offset, manifest.next_base_offset) for manifest in manifests(store)]
 
 
 def offsets(spans: Sequence[Span]) -> set[int]:
@@ -153,11 +153,11 @@ def check_one_history(history: list[Turn]) -> None:
             before = stored(store)
             full = place(before, turn.spans, log_start=turn.boundaries[0])
             left = take_turn(store, turn, Path(directory))
-            assert all("leader epochs" not in one.detail for one in left.candidates.refusals)
+            assert all("leader epochs" not in refusal.detail for refusal in left.candidates.refusals)
             placed = [Span(one.base_offset, one.next_base_offset or 0) for one, _ in left.order]
             best = [turn.spans[step.candidate] for step in full.steps]
             assert offsets([*before, *placed]) == offsets([*before, *best])
-            assert {one.base_offset for one in left.candidates.refusals} >= {
+            assert {refusal.base_offset for refusal in left.candidates.refusals} >= {
                 span.start for span in turn.spans if not offsets([span]) <= offsets([*before, *placed])
             }
             check_reading(store)

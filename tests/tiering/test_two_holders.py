@@ -172,7 +172,7 @@ def test_where_conditions_hold_no_manifest_ever_names_what_is_gone(runs: tuple[s
             assert alone(world, "tier").visible(), world
 
 
-@each("runs", [one for one in RUNS if "gc" not in one], ids=" ".join)
+@each("runs", [run for run in RUNS if "gc" not in run], ids=" ".join)
 @each("beginning", BEGINNINGS)
 def test_where_they_do_not_a_rerun_of_tier_repairs_what_a_late_manifest_names(
     runs: tuple[str, ...], beginning: str

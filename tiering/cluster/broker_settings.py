@@ -78,7 +78,7 @@ def describe_client_quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, floa
         raise ClusterError(f"{what}: {error_name(answer.error_code)}", hint=hint)
     return {
         tuple(sorted(((part.entity_type, part.entity_name) for part in entry.entity), key=itemgetter(0))): {
-            one.key: one.value for one in entry.values
+            value.key: value.value for value in entry.values
         }
         for entry in answer.entries or ()
     }
@@ -99,15 +99,15 @@ def log_sizes(cluster: Cluster, broker_id: int, partitions: Iterable[TopicPartit
     asked = [Request.DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in numbers.items()]
     what = f"cannot get the log sizes of broker {broker_id}"
     answer = cluster.ask(what, Request(topics=asked), broker_id)
-    refused = next((one.error_code for one in answer.results if one.error_code), answer.error_code or 0)
+    refused = next((result.error_code for result in answer.results if result.error_code), answer.error_code or 0)
     if refused:
         raise ClusterError(f"{what}: {error_name(refused)}", hint="grant the user Describe on the Cluster resource")
     return {
-        TopicPartition(topic.name, one.partition_index): one.partition_size
+        TopicPartition(topic.name, partition.partition_index): partition.partition_size
         for result in answer.results
         for topic in result.topics
-        for one in topic.partitions
-        if not one.is_future_key
+        for partition in topic.partitions
+        if not partition.is_future_key
     }
 
 

@@ -189,7 +189,7 @@ class Cluster:
         The library's own choice may be a broker that accepts connections and hangs.
         """
         errors = self._kafka.errors
-        known = sorted(one.node_id for one in self._admin._manager.cluster.brokers())  # noqa: SLF001
+        known = sorted(broker.node_id for broker in self._admin._manager.cluster.brokers())  # noqa: SLF001
         known.sort(key=lambda broker_id: broker_id != self._answers)
         for broker_id in islice(cycle(known), _TRIES - 1):
             with suppress(errors.KafkaConnectionError, errors.RequestTimedOutError, errors.NodeNotReadyError):
@@ -302,10 +302,10 @@ class Cluster:
         from kafka.admin import OffsetSpec
 
         led = [
-            self._kafka.TopicPartition(topic["name"], one["partition_index"])
+            self._kafka.TopicPartition(topic["name"], partition["partition_index"])
             for topic in described
-            for one in topic["partitions"]
-            if one["leader_id"] >= 0
+            for partition in topic["partitions"]
+            if partition["leader_id"] >= 0
         ]
         asked = {
             "log_start_offset": (OffsetSpec.EARLIEST, "read_uncommitted"),
@@ -369,10 +369,10 @@ def _topic(
 ) -> TopicFacts:
     name = described["name"]
     partitions = {}
-    for one in described["partitions"]:
-        number = one["partition_index"]
+    for partition in described["partitions"]:
+        number = partition["partition_index"]
         known = {what: found.get((name, number)) for what, found in offsets.items()}
-        leader = one["leader_id"] if one["leader_id"] >= 0 else None
+        leader = partition["leader_id"] if partition["leader_id"] >= 0 else None
         partitions[number] = PartitionFacts(partition=number, leader=leader, **known)
     return TopicFacts(
         name=name,

@@ -96,7 +96,7 @@ class LiveBrokers:
             for topic in answer.topics
             if topic.error_code not in {KafkaError.NONE, KafkaError.UNKNOWN_TOPIC_OR_PARTITION}
         ]
-        return [one for one in failed if self.wants(one.topic_partition)] + [
+        return [partition for partition in failed if self.wants(partition.topic_partition)] + [
             PartitionReplicas(
                 topic_partition=TopicPartition(topic.name, partition.partition_index),
                 leader=partition.leader_id if partition.leader_id >= 0 else None,
@@ -135,7 +135,7 @@ class LiveBrokers:
         Partitions for which the cluster does not answer are omitted.
         """
         wanted = set(partitions)
-        topics = {one.topic for one in wanted}
+        topics = {partition.topic for partition in wanted}
         if not topics:
             return {}
         try:
@@ -158,7 +158,7 @@ class LiveBrokers:
     def times(self) -> BrokerTimes:
         """Return the settings of the running brokers, with Kafka's defaults for missing ones."""
         found = describe_brokers(self.cluster, tuple(_DEFAULTS))
-        if silent := next((one.error for one in found if one.error is not None), None):
+        if silent := next((broker.error for broker in found if broker.error is not None), None):
             self.warn(f"Kafka's defaults are used for {_LAG} and {EXPIRATION}: {silent}")
         known = [{name: int(one.values.get(name, default)) for name, default in _DEFAULTS.items()} for one in found]
         return BrokerTimes(lag_ms=max(one[_LAG] for one in known), expiration_ms=min(one[EXPIRATION] for one in known))
@@ -224,11 +224,11 @@ class ReplicaCheck:
         """Return the open partitions after two responses, so that active producers cause no third round."""
         led = (place for place in places if place.leader is not None and len(place.in_sync) > 1)
         watched = [Watched(place=place, brokers=frozenset(place.in_sync)) for place in led]
-        self.replicas += sum(len(one.brokers) for one in watched)
+        self.replicas += sum(len(replica.brokers) for replica in watched)
         self._ask(watched)
-        differing = [one for one in watched if one.losses and not one.errors]
+        differing = [replica for replica in watched if replica.losses and not replica.errors]
         self._ask(differing)
-        return [one for one in watched if one.is_open]
+        return [replica for replica in watched if replica.is_open]
 
     def _settle(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
         """Query again until it is known what is lost, and what was only late."""
@@ -244,52 +244,52 @@ class ReplicaCheck:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             self._silent.clear()
             yield from self._follow_leaders(watched)
-            self._ask([one for one in watched if one.brokers])
+            self._ask([replica for replica in watched if replica.brokers])
             deleted |= self.brokers.deleted(
                 [name for one in watched if one.losses and (name := one.place.topic_partition) not in deleted]
             )
-            for one in watched:
-                yield from one.give_up()
-                records = deleted.get(one.place.topic_partition)
+            for replica in watched:
+                yield from replica.give_up()
+                records = deleted.get(replica.place.topic_partition)
                 tolerance = Tolerance(
                     now_ms=self.now_ms(), expiration_ms=times.expiration_ms, deleted=records or DeletedRecords()
                 )
-                one.drop_allowed(tolerance)
-                if one.losses and records and self.monotonic_s() - one.since_s >= settled_s:
-                    yield from one.lost()
-                    one.losses = {}
-                elif one.is_open and self.monotonic_s() >= end_s:
+                replica.drop_allowed(tolerance)
+                if replica.losses and records and self.monotonic_s() - replica.since_s >= settled_s:
+                    yield from replica.lost()
+                    replica.losses = {}
+                elif replica.is_open and self.monotonic_s() >= end_s:
                     why = "its leader has changed too often meanwhile" if records else "its topic is not described"
-                    yield one.place.finding(None, ReplicaState.UNKNOWN, why)
-                    one.losses, one.errors = {}, {}
-            watched = [one for one in watched if one.is_open]
+                    yield replica.place.finding(None, ReplicaState.UNKNOWN, why)
+                    replica.losses, replica.errors = {}, {}
+            watched = [replica for replica in watched if replica.is_open]
 
     def _follow_leaders(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
         """Start again if the leader has changed; yield replicas out of sync, which are no longer compared."""
-        topics = frozenset(one.place.topic_partition.topic for one in watched)
+        topics = frozenset(replica.place.topic_partition.topic for replica in watched)
         found = self.brokers.partitions(topics)
         places = {place.topic_partition: place for place in found}
         failed = {place.topic_partition.topic: place for place in found if place.error is not None}
-        for one in watched:
-            place = failed.get(one.place.topic_partition.topic) or places.get(one.place.topic_partition)
+        for replica in watched:
+            place = failed.get(replica.place.topic_partition.topic) or places.get(replica.place.topic_partition)
             if place is None or place.leader is None:
-                one.brokers, one.losses, one.errors = frozenset(), {}, {}
+                replica.brokers, replica.losses, replica.errors = frozenset(), {}, {}
                 if place is not None:
-                    yield from place._replace(topic_partition=one.place.topic_partition).not_compared()
+                    yield from place._replace(topic_partition=replica.place.topic_partition).not_compared()
                 continue
-            for broker_id in sorted(one.brokers - set(place.in_sync)):
+            for broker_id in sorted(replica.brokers - set(place.in_sync)):
                 yield place.finding(broker_id, ReplicaState.LAGGING)
-            one.brokers &= set(place.in_sync)
-            if (place.leader, place.leader_epoch) != (one.place.leader, one.place.leader_epoch):
-                one.first, one.losses = {}, {}
-            one.place = place
+            replica.brokers &= set(place.in_sync)
+            if (place.leader, place.leader_epoch) != (replica.place.leader, replica.place.leader_epoch):
+                replica.first, replica.losses = {}, {}
+            replica.place = place
 
     def _ask(self, watched: Sequence[Watched]) -> None:
         """Query the replicas of all ``watched``."""
         wanted: dict[int, list[TopicPartition]] = defaultdict(list)
-        for one in watched:
-            for broker_id in one.brokers:
-                wanted[broker_id].append(one.place.topic_partition)
+        for replica in watched:
+            for broker_id in replica.brokers:
+                wanted[broker_id].append(replica.place.topic_partition)
         requests = [
             (broker_id, partitions[begin : begin + PARTITIONS_A_REQUEST])
             for broker_id, partitions in wanted.items()
@@ -301,8 +301,8 @@ class ReplicaCheck:
                 for partition in partitions:
                     answers[partition][broker_id] = said.get(partition) or ReplicaProducers(error="no answer")
         now_s = self.monotonic_s()
-        for one in watched:
-            one.take(answers[one.place.topic_partition], now_s)
+        for replica in watched:
+            replica.take(answers[replica.place.topic_partition], now_s)
 
     def _answer(self, request: tuple[int, Sequence[TopicPartition]]) -> Mapping[TopicPartition, ReplicaProducers]:
         """Return a broker's response; one that does not answer is queried again only with all others."""

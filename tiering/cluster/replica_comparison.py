@@ -91,7 +91,7 @@ def describe_producers(
     topics = [Request.TopicRequest(name=topic, partition_indexes=found) for topic, found in numbers.items()]
     answer = cluster.ask(f"cannot describe the producers of broker {broker_id}", Request(topics=topics), broker_id)
     return {
-        TopicPartition(topic.name, one.partition_index): ReplicaProducers(
+        TopicPartition(topic.name, partition.partition_index): ReplicaProducers(
             producers=tuple(
                 sorted(
                     ActiveProducer(
@@ -104,13 +104,13 @@ def describe_producers(
                         if entry.current_txn_start_offset < 0
                         else entry.current_txn_start_offset,
                     )
-                    for entry in one.active_producers or ()
+                    for entry in partition.active_producers or ()
                 )
             ),
-            error=error_name(one.error_code) if one.error_code else None,
+            error=error_name(partition.error_code) if partition.error_code else None,
         )
         for topic in answer.topics
-        for one in topic.partitions
+        for partition in topic.partitions
     }
 
 
@@ -397,9 +397,9 @@ class Watched:
 
     def take(self, answers: Mapping[int, ReplicaProducers], now_s: float) -> None:
         """Add one response of every replica."""
-        self.errors = {broker_id: one.error for broker_id, one in answers.items() if one.error is not None}
+        self.errors = {broker_id: replica.error for broker_id, replica in answers.items() if replica.error is not None}
         self.tries += bool(self.errors)
-        said = {broker_id: one.producers for broker_id, one in answers.items() if one.error is None}
+        said = {broker_id: replica.producers for broker_id, replica in answers.items() if replica.error is None}
         if said.keys() != self.first.keys():
             self.first, self.since_s = said, now_s
             self.losses = self._compared(said)
@@ -439,9 +439,9 @@ class Watched:
     def lost(self) -> Iterator[ReplicaFinding]:
         """Yield the replicas that lost state."""
         found: dict[int, dict[int, LostProducer]] = defaultdict(dict)
-        for (broker_id, producer_id, loss), one in sorted(self.losses.items(), key=lambda item: item[0]):
+        for (broker_id, producer_id, loss), producer in sorted(self.losses.items(), key=lambda item: item[0]):
             before = found[broker_id].get(producer_id)
             losses = (*(before.losses if before else ()), loss)
-            found[broker_id][producer_id] = one._replace(losses=losses)
+            found[broker_id][producer_id] = producer._replace(losses=losses)
         for broker_id, producers in found.items():
             yield replace(self.place.finding(broker_id, ReplicaState.LOST), lost=tuple(producers.values()))

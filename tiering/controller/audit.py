@@ -151,7 +151,7 @@ class Claims:
         place = int(begun[0]), int(ended[0])
         if place not in self._claiming:
             self._claiming[place] = tuple(
-                one for one in self._blocks if one.first_producer_id <= producer_id < one.next_producer_id
+                block for block in self._blocks if block.first_producer_id <= producer_id < block.next_producer_id
             )
         return self._claiming[place]
 

@@ -92,7 +92,7 @@ def decide(
         inventory = with_log_end(inventory)
     fingerprint, without = _fingerprint(area, topic_partition)
     beside = (one for one in decisions_beside(offsets, inventory, asked) if _counts(one, topic_partition, area))
-    decisions = [_compared(one, inventory, area, fingerprint, asked) for one in beside]
+    decisions = [_compared(decision, inventory, area, fingerprint, asked) for decision in beside]
     indexes = list(_of_indexes(inventory, fingerprint, asked))
     broken = broken_directory(inventory, [index.offset for index in indexes if index.is_change])
     if broken is not None:
@@ -102,7 +102,7 @@ def decide(
         fitting = refuse_all([*decisions, *indexes], Outcome.NO_FINGERPRINT, without)
     else:
         fitting = _fitting([*decisions, *indexes], inventory, area, fingerprint)
-    fitting = [_readable(one, area, topic_partition, releases) for one in fitting]
+    fitting = [_readable(decision, area, topic_partition, releases) for decision in fitting]
     decisions = with_tail_judged(fitting[: len(decisions)], inventory)
     aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
     every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
@@ -192,7 +192,7 @@ def _fitting(
     if not any(decision.is_change for decision in decisions):
         return list(decisions)
     topic_partition = inventory.partition.topic_partition
-    staleness = _staleness(fingerprint, [one for one in decisions if one.is_change], inventory)
+    staleness = _staleness(fingerprint, [decision for decision in decisions if decision.is_change], inventory)
     check = {FileKind.SNAPSHOT: _checked, FileKind.TXNINDEX: _checked_index}
     return [
         check[one.kind](one, fingerprint, staleness, topic_partition, area) if one.is_change else one
@@ -205,11 +205,11 @@ def _staleness(fingerprint: Fingerprint, changes: Sequence[Decision], inventory:
     segments = inventory.partition.segments
     prints = (fingerprint.at(change.offset) for change in changes if change.kind is FileKind.SNAPSHOT)
     lowest = min((known.depends_from for known in prints if known is not None), default=segments[0].base_offset)
-    start = min(lowest, *(one.offset for one in changes if one.kind is FileKind.TXNINDEX), lowest)
+    start = min(lowest, *(decision.offset for decision in changes if decision.kind is FileKind.TXNINDEX), lowest)
     # A file at the base of a segment is of that segment, too, where it is an index, or nothing lies below.
     end = max(*(one.offset + (one.kind is FileKind.TXNINDEX) for one in changes), segments[0].base_offset + 1)
     needed = [s for s in segments if start <= s.base_offset < end and not s.is_active]
-    present = [one for one in map(print_segment, needed) if one is not None]
+    present = [segment for segment in map(print_segment, needed) if segment is not None]
     return Staleness(fingerprint, present, max(segments[0].base_offset, start))
 
 

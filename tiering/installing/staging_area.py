@@ -180,9 +180,9 @@ def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
     fits = {s.base_offset: s for s in earlier.segments if now.get(s.base_offset, s) == s}
     changed = sorted({segment.base_offset for segment in earlier.segments} - fits.keys())
     unmade = (snapshot for snapshot in earlier.snapshots if snapshot.offset not in made)
-    kept = [one for one in unmade if _first_in(changed, one.depends_from, one.offset) is None]
+    kept = [staged for staged in unmade if _first_in(changed, staged.depends_from, staged.offset) is None]
     indexes = {index.base_offset: index for index in earlier.indexes if index.base_offset not in changed}
-    indexes |= {one.base_offset: one for one in later.indexes}
+    indexes |= {index.base_offset: index for index in later.indexes}
     return Fingerprint(
         segments=tuple(sorted((fits | now).values(), key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted([*kept, *later.snapshots], key=lambda snapshot: snapshot.offset)),
@@ -205,7 +205,7 @@ def write_fingerprint(fingerprint: Fingerprint) -> bytes:
     if fingerprint.indexes:
         members.append(f'"transactionIndexes": {_lines(fingerprint.indexes)}')
     if fingerprint.compared:
-        members.append(f'"compared": {_lines([one for _, one in sorted(fingerprint.compared.items())])}')
+        members.append(f'"compared": {_lines([file for _, file in sorted(fingerprint.compared.items())])}')
     return ("{" + ",\n".join(members) + "}\n").encode()
 
 
@@ -234,7 +234,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
         segments=tuple(sorted(segments, key=attrgetter("base_offset"))),
         snapshots=tuple(sorted(snapshots, key=attrgetter("offset"))),
         indexes=tuple(sorted(indexes, key=attrgetter("base_offset"))),
-        compared={one.offset: one for one in compared},
+        compared={file.offset: file for file in compared},
     )
 
 
@@ -325,14 +325,14 @@ class StagingArea:
         if not made and not unchanged:
             return  # the place may not even have come into being
         earlier = self._earlier(partition.topic_partition)
-        unknown = [one for one in unchanged if earlier is None or earlier.at(one.offset) != one]
+        unknown = [staged for staged in unchanged if earlier is None or earlier.at(staged.offset) != staged]
         is_known = earlier is not None and all(earlier.index_at(index.base_offset) == index for index in indexes)
         described = [*made, *(unknown if is_known else unchanged)]
         if described:
             snapshots = sorted(described, key=lambda snapshot: snapshot.offset)
             found = fingerprint_of(partition, snapshots, print_segments)
             before = {} if earlier is None else earlier.compared
-            known = {one.offset: before[one.offset] for one in unchanged if one.offset in before}
+            known = {staged.offset: before[staged.offset] for staged in unchanged if staged.offset in before}
             compared = known | dict(compared or {})
             whole = joined(earlier, replace(found, indexes=tuple(indexes), compared=compared))
             self._store.put(_fingerprint_key(partition.topic_partition), write_fingerprint(whole))
@@ -386,16 +386,16 @@ def prints_of(partition: PartitionDir, found: Iterable[BoundaryResult | CachedBo
     """Return the prints of the snapshots from replays of ``partition``."""
     base_of = {segment.next_base_offset: segment.base_offset for segment in partition.segments}
     prints = []
-    for one in found:
-        if one.digest is not None:
-            base, read_from = base_of[one.offset], one.window_start_offset
+    for boundary in found:
+        if boundary.digest is not None:
+            base, read_from = base_of[boundary.offset], boundary.window_start_offset
             prints.append(
                 StagedPrint(
-                    offset=one.offset,
+                    offset=boundary.offset,
                     depends_from=base if read_from is None else min(base, read_from),
-                    size_bytes=one.digest.size_bytes,
-                    sha256=one.digest.sha256,
-                    left_out=len(harmful(one.left_out)),
+                    size_bytes=boundary.digest.size_bytes,
+                    sha256=boundary.digest.sha256,
+                    left_out=len(harmful(boundary.left_out)),
                 )
             )
     return prints
@@ -413,7 +413,7 @@ def fingerprint_of(
         LogDirError, StoreError: a segment cannot be read.
 
     """
-    segments = tuple(one for one in print_segments(depended_on(partition, snapshots)) if one is not None)
+    segments = tuple(segment for segment in print_segments(depended_on(partition, snapshots)) if segment is not None)
     return Fingerprint(segments=segments, snapshots=tuple(snapshots))
 
 

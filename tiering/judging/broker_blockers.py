@@ -67,7 +67,7 @@ class BrokerBlockers:
     @property
     def decisive(self) -> Refusal | None:
         """The first segment that is known to stop it; else the first that could not be read."""
-        return next((one for one in self.found if one.reason is not Reason.UNREADABLE), self.stop)
+        return next((refusal for refusal in self.found if refusal.reason is not Reason.UNREADABLE), self.stop)
 
 
 class HangingTransaction(NamedTuple):
@@ -114,7 +114,7 @@ def broker_blockers(
         return BrokerBlockers(found=(_without_segments(inventory.partition),), shipped_as_is=())
     in_files = tuple(in_files)
     refusals = [*start.refusals, *_above_log_end(inventory)]
-    refusals += [one for one in in_files if one.reason is not Reason.MISSING_OFFSETS]
+    refusals += [refusal for refusal in in_files if refusal.reason is not Reason.MISSING_OFFSETS]
     if inventory.partition.stray is not None:
         stray = why_stray(inventory.partition.stray)
         refusals.append(refuse(inventory.partition.segments[0], Reason.STRAY, stray))
@@ -133,14 +133,14 @@ def broker_blockers(
     return BrokerBlockers(
         found=tuple(first.values()),
         shipped_as_is=(
-            *(one for one in in_files if one.reason is Reason.MISSING_OFFSETS),
+            *(refusal for refusal in in_files if refusal.reason is Reason.MISSING_OFFSETS),
             *(
                 _with_useless_snapshot(boundary)
                 for boundary in tried
                 if boundary.state in {SnapshotState.CORRUPT, SnapshotState.ZERO_BYTE}
             ),
         ),
-        damaged=frozenset(one.base_offset for one in refusals if one.reason is Reason.DAMAGED),
+        damaged=frozenset(refusal.base_offset for refusal in refusals if refusal.reason is Reason.DAMAGED),
     )
 
 

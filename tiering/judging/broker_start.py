@@ -105,7 +105,7 @@ def broker_starts(
     What ends its start does so for all of them, in all its log dirs. ``problems`` are partitions that cannot be judged,
     ``unwanted`` the directories of those that are not to be judged.
     """
-    starts = {one.partition.path: broker_start(one.partition, sources) for one in inventories}
+    starts = {partition.partition.path: broker_start(partition.partition, sources) for partition in inventories}
     ends = list(_ends(inventories, starts, problems, unwanted, sources))
     return {
         path: replace(start, ended_by=next((detail for of, detail in ends if of in {None, path.parent}), None))
@@ -139,7 +139,7 @@ def _ends(
         except (LogDirError, UsageError):
             continue  # it cannot be read, or is gone
     for start in judged:
-        yield from ((None, one.detail) for one in start.refusals if one.reason is Reason.INDEX_UNUSABLE)
+        yield from ((None, refusal.detail) for refusal in start.refusals if refusal.reason is Reason.INDEX_UNUSABLE)
     for place, damage in damages.items():
         if damage is None or not isinstance(place, Path):
             continue
@@ -199,7 +199,7 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
 
 
 def _rewritten(partition: PartitionDir, recovered: Collection[int]) -> frozenset[int]:
-    bases = [one.base_offset for one in partition.segments]
+    bases = [segment.base_offset for segment in partition.segments]
     offsets = set(bases[-_SNAPSHOTS_BELOW:])
     for number, base_offset in enumerate(bases):
         if base_offset in recovered:

@@ -189,7 +189,7 @@ def may_meet(facts: Facts) -> bool:
 
 def met_fault(name: str, releases: Iterable[Release], facts: Facts) -> MetFault | None:
     """Return what ``met_faults`` does of the fault ``name`` alone; None if it is not met."""
-    return next((one for one in met_faults(releases, facts) if one.fault.name == name), None)
+    return next((fault for fault in met_faults(releases, facts) if fault.fault.name == name), None)
 
 
 _CENSUS: Final = "`resnap producer census` shows when they do"

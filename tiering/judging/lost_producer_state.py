@@ -95,7 +95,7 @@ def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: in
     if lost_from is not None:
         distrusted |= _logs(partition, lost_from, None)
     found = zip(partition.snapshots, read, strict=True)
-    sizes = {one.path: None if entries is None else len(entries) for one, entries in found}
+    sizes = {snapshot.path: None if entries is None else len(entries) for snapshot, entries in found}
     return Judged(
         losses=tuple(losses),
         distrusted=frozenset(distrusted),

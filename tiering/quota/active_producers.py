@@ -345,7 +345,7 @@ def _uses(headers: npt.NDArray[np.void], before_ms: int) -> Uses:
 def joined(parts: Iterable[Uses]) -> Uses:
     """Return uses, concatenated."""
     found = [NO_USES, *parts]
-    return Uses(np.concatenate([one.at_ms for one in found]), np.concatenate([one.producer_id for one in found]))
+    return Uses(np.concatenate([uses.at_ms for uses in found]), np.concatenate([uses.producer_id for uses in found]))
 
 
 def in_time(uses: Uses) -> Uses:

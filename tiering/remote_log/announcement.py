@@ -255,7 +255,7 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situatio
     """Return the segments of ``shipped``, the manifests of one partition, to announce, and where announcing stops."""
     ours = sorted(shipped, key=attrgetter("base_offset", "created_at_ms"))
     reached = _reached(situation)
-    left = [one for one in ours if reached is None or one.next_base_offset > reached]
+    left = [segment for segment in ours if reached is None or segment.next_base_offset > reached]
     stop = _of_partition(partition, left[0].base_offset if left else 0, situation) if left else None
     segments: list[Announceable] = []
     if stop is None:
@@ -372,15 +372,15 @@ def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Ann
     reached = _reached(situation)
     chain = _way(left, None if is_new else reached)
     contradictions = _contradictions(chain, left)
-    for one in chain:
-        start = one.base_offset if reached is None else reached
-        stop = _of_place(one, start, is_first=is_new and not chosen) or _of_segment(one, situation)
-        stop = stop or contradictions.get(one.base_offset) or _of_lineage([*chosen[-1:], one], situation)
+    for segment in chain:
+        start = segment.base_offset if reached is None else reached
+        stop = _of_place(segment, start, is_first=is_new and not chosen) or _of_segment(segment, situation)
+        stop = stop or contradictions.get(segment.base_offset) or _of_lineage([*chosen[-1:], segment], situation)
         if stop is not None:
             return chosen, stop
-        chosen.append(one)
-        reached = one.next_base_offset
-    beyond = next((one for one in left if reached is not None and one.next_base_offset > reached), None)
+        chosen.append(segment)
+        reached = segment.next_base_offset
+    beyond = next((segment for segment in left if reached is not None and segment.next_base_offset > reached), None)
     return chosen, None if beyond is None or reached is None else _of_place(beyond, reached, is_first=False)
 
 
@@ -390,8 +390,8 @@ def _way(left: Sequence[Announceable], reached: int | None) -> list[Announceable
     If brokers have segments, only one that begins at their end can follow; if none does, all are checked, to report
     what is wrong.
     """
-    above = [one for one in left if reached is None or one.base_offset >= reached]
-    follows = reached is None or any(one.base_offset == reached for one in above)
+    above = [segment for segment in left if reached is None or segment.base_offset >= reached]
+    follows = reached is None or any(segment.base_offset == reached for segment in above)
     return chain_of(sorted(above if follows else left, key=attrgetter("created_at_ms", "id")))
 
 

@@ -84,7 +84,7 @@ class Announcer:
         if not shipped:
             raise UsageError(f"{self.store.url} holds no shipped segment of these topics",
                              hint="give what `resnap tier --to` was given")  # fmt: skip
-        facts = self._facts({one.name for one in shipped})
+        facts = self._facts({partition.name for partition in shipped})
         return [self._judged(partition, shipped[partition], facts) for partition in sorted(shipped, key=str)]
 
     def publish(self, one: Announcement, read: Callable[[int, int], None]) -> Announcement:
@@ -112,9 +112,9 @@ class Announcer:
 
     def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}
-        for one in self._ours(cluster_id):
-            if self.wants(one.partition.name):
-                found.setdefault(one.partition, []).append(one)
+        for segment in self._ours(cluster_id):
+            if self.wants(segment.partition.name):
+                found.setdefault(segment.partition, []).append(segment)
         return found
 
     def _may_want(self, topic: str) -> bool:
@@ -157,7 +157,7 @@ class Announcer:
     ) -> Announcement:
         number = metadata_partition(partition, len(facts.topics[METADATA_TOPIC].partitions))
         metadata = self._metadata(number)
-        known = next((one for one in metadata.partitions if one.partition == partition), None)
+        known = next((cache for cache in metadata.partitions if cache.partition == partition), None)
         there = facts.partition(partition.topic_partition)
         leader = None if there is None else there.leader
         epochs = epochs_of(shipped) if leader is not None else set()
@@ -165,7 +165,7 @@ class Announcer:
             topic=facts.topics.get(partition.name),
             partition=there,
             cache=known,
-            poison_at=min((one.offset for one in metadata.poison), default=None),
+            poison_at=min((poison.offset for poison in metadata.poison), default=None),
             lost=self._lost(known),
             now_ms=self.now_ms(),
             least_retention_bytes=self._least_retention_bytes(partition, shipped, known, facts),
@@ -195,8 +195,8 @@ class Announcer:
         local = None if leader is None else local_log_bytes(self.cluster, partition.topic_partition, leader)
         if local is None:
             return UNLIMITED
-        remote = {} if known is None else {one.id: one.size_bytes for one in known.readable}
-        remote |= {one.id: one.log_bytes for one in shipped}
+        remote = {} if known is None else {segment.id: segment.size_bytes for segment in known.readable}
+        remote |= {segment.id: segment.log_bytes for segment in shipped}
         return (local + sum(remote.values())) * _WITH_SPACE // 100
 
     def _metadata(self, number: int) -> RemoteLogMetadata:

@@ -188,17 +188,17 @@ class PartitionComparison:
             (FindingKind.MISSING_OBJECTS, _missing),
             (FindingKind.CONTRADICTED, lambda one, stored: None if stored is None else stored.contradiction(one)),
         ):
-            found = [f"{one.id} at {one.start_offset} {said}" for one, said in self._faulty(fault)]
+            found = [f"{segment.id} at {segment.start_offset} {said}" for segment, said in self._faulty(fault)]
             if found:
                 more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
                 yield self._finding(kind, len(found), "; ".join(found[:_NAMED]) + more)
 
     def _faulty(self, fault: _Fault) -> Iterator[tuple[RemoteSegment, str]]:
-        for one in () if self.stored is None else self.cache.readable:
-            if self.before is None or one.id in self.before.readable_ids:
-                said = fault(one, (self.stored or {}).get(one.id))
+        for segment in () if self.stored is None else self.cache.readable:
+            if self.before is None or segment.id in self.before.readable_ids:
+                said = fault(segment, (self.stored or {}).get(segment.id))
                 if said is not None:
-                    yield one, said
+                    yield segment, said
 
     def _superfluous(self) -> Iterator[Finding]:
         cache = self.cache
@@ -209,7 +209,7 @@ class PartitionComparison:
             (FindingKind.STUCK_DELETION, deleting, "deletion began and was not finished"),
         ):
             if segments:
-                size_bytes = sum(one.size_bytes for one in segments)
+                size_bytes = sum(segment.size_bytes for segment in segments)
                 yield self._finding(kind, len(segments), f"{said}, first of {segments[0].id}", size_bytes)
         if cache.dropped:
             yield self._finding(FindingKind.DROPPED, cache.dropped, "records that brokers skip")
@@ -217,9 +217,9 @@ class PartitionComparison:
     def _unreferenced_objects(self) -> Iterator[Finding]:
         earlier = () if self.before is None else self.before.segments
         known = {one.id for one in (*earlier, *self.cache.segments)} - {orphan.id for orphan in self.cache.orphans}
-        strange = {key: one for key, one in (self.stored or {}).items() if key not in known}
+        strange = {key: segment for key, segment in (self.stored or {}).items() if key not in known}
         if strange:
-            size_bytes = sum(one.size_bytes for one in strange.values())
+            size_bytes = sum(segment.size_bytes for segment in strange.values())
             said = f"objects that no metadata names, first of {min(strange)}"
             yield self._finding(FindingKind.UNREFERENCED_OBJECTS, len(strange), said, size_bytes)
 
@@ -227,7 +227,7 @@ class PartitionComparison:
         found = list(deleted_within_retention(self.cache.deletions, self.cache, self.settings))
         if found:
             starts, ends = zip(*((one.segment.start_offset, one.segment.end_offset + 1) for one in found), strict=True)
-            first = datetime.fromtimestamp(min(one.at_ms for one in found) / 1000, UTC).isoformat(
+            first = datetime.fromtimestamp(min(deletion.at_ms for deletion in found) / 1000, UTC).isoformat(
                 timespec="milliseconds"
             )
             said = (
@@ -235,7 +235,7 @@ class PartitionComparison:
                 f" retention.bytes={self.settings['retention.bytes']} kept them: KAFKA-20732 up to 4.3, unless records"
                 " were deleted on request or retention has been changed since"
             )
-            size_bytes = sum(one.segment.size_bytes for one in found)
+            size_bytes = sum(deletion.segment.size_bytes for deletion in found)
             yield self._finding(FindingKind.DELETED_WITHIN_RETENTION, len(found), said, size_bytes)
 
 
@@ -300,23 +300,23 @@ def compare(
 
     """
     earlier = {} if before is None else {partition.partition: partition for partition in before.partitions}
-    directories = {(one.topic_id, one.topic_partition.partition): one for one in local}
+    directories = {(partition.topic_id, partition.topic_partition.partition): partition for partition in local}
     by_partition: dict[tuple[str, int], dict[str, StoredSegment]] = {}
     for place, segment in (stored or {}).items():
         by_partition.setdefault((place.topic_id, place.partition), {})[place.segment_id] = segment
     partitions = []
-    for one in metadata.partitions:
-        key = one.partition.id, one.partition.partition
+    for cache in metadata.partitions:
+        key = cache.partition.id, cache.partition.partition
         objects = by_partition.pop(key, {})
         partitions.append(
             PartitionComparison(
-                cache=one,
+                cache=cache,
                 local=directories.get(key),
                 stored=None if stored is None else objects,
-                before=earlier.get(one.partition),
-                waiting=_waiting(one, directories.get(key), (on_leaders or {}).get(one.partition)),
+                before=earlier.get(cache.partition),
+                waiting=_waiting(cache, directories.get(key), (on_leaders or {}).get(cache.partition)),
                 overdue_from_ms=overdue_from_ms,
-                settings=(settings or {}).get(one.partition.name, {}),
+                settings=(settings or {}).get(cache.partition.name, {}),
             )
         )
     poison = (
@@ -341,12 +341,12 @@ def deleted_within_retention(
         return
     later = [segment for segment in cache.segments if segment.id in cache.readable_ids]
     later += [deletion.segment for deletion in deletions]
-    for one in deletions:
+    for deletion in deletions:
         local_only = sum(
             each.size_bytes
             for each in later
-            if each.begun_at > one.last_begun_at and each.max_timestamp_ms <= one.at_ms
+            if each.begun_at > deletion.last_begun_at and each.max_timestamp_ms <= deletion.at_ms
         )
-        has_expired = 0 <= keeps_ms <= one.at_ms - one.segment.max_timestamp_ms
-        if not has_expired and one.remote_bytes + local_only <= limit:
-            yield one
+        has_expired = 0 <= keeps_ms <= deletion.at_ms - deletion.segment.max_timestamp_ms
+        if not has_expired and deletion.remote_bytes + local_only <= limit:
+            yield deletion

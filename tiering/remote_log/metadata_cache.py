@@ -123,17 +123,17 @@ class RemoteLogMetadataCache:
     def copying(self) -> RemoteSegment | None:
         """The last begun segment, if it is not finished: its copy may be in progress."""
         begun = (segment for segment in self.segments if segment.state is _STARTED)
-        return next((one for one in begun if one.begun_at == self.last_begun_at), None)
+        return next((segment for segment in begun if segment.begun_at == self.last_begun_at), None)
 
     @property
     def end_offset(self) -> int | None:
         """The offset after the last one that can be read; None where none can."""
-        return max((one.end_offset + 1 for one in self.readable), default=None)
+        return max((segment.end_offset + 1 for segment in self.readable), default=None)
 
     @property
     def start_offset(self) -> int | None:
         """The first offset that can be read; None where none can."""
-        return min((one.start_offset for one in self.readable), default=None)
+        return min((segment.start_offset for segment in self.readable), default=None)
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
@@ -203,7 +203,7 @@ def nothing_copied(partition: TopicIdPartition, number: int) -> RemoteLogMetadat
 def begun_since(cache: RemoteLogMetadataCache, ids: Collection[str]) -> tuple[RemoteSegment, ...]:
     """Return the segments whose copy began after that of the first of ``ids``, except ``ids``."""
     first = min((segment.begun_at for segment in cache.segments if segment.id in ids), default=cache.last_begun_at)
-    return tuple(one for one in cache.segments if one.id not in ids and one.begun_at > first)
+    return tuple(segment for segment in cache.segments if segment.id not in ids and segment.begun_at > first)
 
 
 @dataclass(slots=True)

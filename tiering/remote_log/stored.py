@@ -167,10 +167,10 @@ class KnownSegments:
         self.problems = tuple(problems)
         self._readable = {(one.partition.id, one.partition.partition): one.readable for one in metadata.partitions}
         self._not_readable = {
-            (one.partition.id, one.partition.partition, segment.id)
-            for one in metadata.partitions
-            for segment in one.segments
-            if segment.id not in one.readable_ids and not is_ours(segment.id)
+            (cache.partition.id, cache.partition.partition, segment.id)
+            for cache in metadata.partitions
+            for segment in cache.segments
+            if segment.id not in cache.readable_ids and not is_ours(segment.id)
         }
 
     def counts(self, key: str) -> bool:
@@ -192,9 +192,9 @@ class KnownSegments:
         known = self._of(partition)
         for epoch in reversed(checkpointed_epochs(partition.leader_epochs, sources)) if known else ():
             ends = [
-                one.end_offset + 1
-                for one in known
-                if any(entry.leader_epoch == epoch.epoch for entry in one.leader_epochs)
+                segment.end_offset + 1
+                for segment in known
+                if any(entry.leader_epoch == epoch.epoch for entry in segment.leader_epochs)
             ]
             if ends:
                 return max(ends) if above is None else min(max(ends), above)
@@ -209,7 +209,7 @@ def known_in(log_dirs: Iterable[LogDir]) -> KnownSegments:
     """Return the part of the metadata topic in ``log_dirs``, of one broker or of several."""
     events: list[Event] = []
     problems = []
-    for partition in chain.from_iterable(partitions_of(METADATA_TOPIC, [one]).values() for one in log_dirs):
+    for partition in chain.from_iterable(partitions_of(METADATA_TOPIC, [log_dir]).values() for log_dir in log_dirs):
         try:
             events += read_events(partition)
         except ResnapError as error:
@@ -260,7 +260,7 @@ def events_of(cluster: Cluster, wanted: Iterable[TopicIdPartition] | None = None
         raise UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint="is tiered storage on in its brokers?")
     numbers = set(topic.partitions)
     if wanted is not None:
-        numbers &= {metadata_partition(one, len(topic.partitions)) for one in wanted}
+        numbers &= {metadata_partition(partition, len(topic.partitions)) for partition in wanted}
     return {
         number: starmap(partial(event_of, number), cluster.read(METADATA_TOPIC, number)) for number in sorted(numbers)
     }

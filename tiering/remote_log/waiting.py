@@ -59,12 +59,12 @@ def waiting_segments(partition: PartitionDir, remote_end: int) -> Waiting | None
     """
     lowest, end = max(remote_end, partition.log_start_offset), partition.high_watermark
     found = [
-        (one, closed_at)
-        for one in partition.segments
-        if (closed_at := one.next_base_offset) is not None
+        (segment, closed_at)
+        for segment in partition.segments
+        if (closed_at := segment.next_base_offset) is not None
         and closed_at > lowest
         and (end is None or closed_at <= end)
-        and partition.is_local(one.base_offset)
+        and partition.is_local(segment.base_offset)
     ]
     if not found:
         return None
@@ -74,7 +74,7 @@ def waiting_segments(partition: PartitionDir, remote_end: int) -> Waiting | None
         offset=oldest.base_offset,
         since_ms=max(oldest.mtime_ns, rolled) // _NS_PER_MS,
         segments=len(found),
-        size_bytes=sum(one.size_bytes for one, _ in found),
+        size_bytes=sum(segment.size_bytes for segment, _ in found),
     )
 
 

@@ -125,10 +125,10 @@ def named_by_records(store: ObjectStore, found: Iterable[Folder]) -> frozenset[s
 
     """
     keys: set[str] = set()
-    for one in found:
-        if RECORD in one.names:
+    for folder in found:
+        if RECORD in folder.names:
             with suppress(FormatError, ObjectNotFoundError):
-                keys |= {change.key for change in read_record(store, one.path).changes}
+                keys |= {change.key for change in read_record(store, folder.path).changes}
     return frozenset(keys)
 
 
@@ -155,7 +155,7 @@ def read_record(store: ObjectStore, folder: str) -> Record:
         version = values["version"]
         if values["version"] == _VERSION and values["crc32c"] == _checksum(values["record"]):
             fields = values["record"]
-            return Record(**fields | {"changes": tuple(_change(one) for one in fields["changes"])})
+            return Record(**fields | {"changes": tuple(_change(change) for change in fields["changes"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     with in_file(f"{store.url}/{key}"):
@@ -215,7 +215,7 @@ class Version(NamedTuple):
 
 def runs(found: Iterable[Folder]) -> Iterator[str]:
     """Yield the runs of ``found``, each once."""
-    yield from dict.fromkeys(one.run for one in found)
+    yield from dict.fromkeys(folder.run for folder in found)
 
 
 def _change_values(change: Change) -> dict[str, Any]:

@@ -181,7 +181,7 @@ class Replacer:
             raise ObjectNotFoundError(f"{key}: was deleted meanwhile", key=key)
         manifest = (versions.of(key).body or b"") if found.body else b""
         if without_claim(manifest) != manifest:
-            unfinished = [one for one in folders_in(self.store) if one.is_unfinished]
+            unfinished = [folder for folder in folders_in(self.store) if folder.is_unfinished]
             if key in named_by_records(self.store, unfinished):
                 raise _taken(key)
 
@@ -209,7 +209,7 @@ class Replacer:
         found = self._makes_visible(record)
         if _is_gone(found):
             raise SegmentGoneError(f"{key} was deleted since: its segment is not restored")
-        number = next((number for number, one in enumerate(record.changes) if one.key == key), None)
+        number = next((number for number, change in enumerate(record.changes) if change.key == key), None)
         names = self._names(folder)
         try:
             if not (names & {DONE, UNDONE} or names >= _written(record)):
@@ -276,14 +276,14 @@ class Replacer:
     def _restore(self, folder: str, back: list[_Original], manifest: _Manifest | None = None) -> None:
         """Write all of ``back``, and the manifest before what only the repaired one names."""
         self._put(f"{folder}/{UNDONE}", b"")
-        stays = [one for one in back if one.change.old == one.change.new]
-        for one in stays:
-            self._restore_object(one)
+        stays = [original for original in back if original.change.old == original.change.new]
+        for original in stays:
+            self._restore_object(original)
         if manifest is not None:
             manifest = manifest._replace(held=self._write(manifest.key, claim_of(manifest.body), manifest.held))
-        for one in back[::-1]:
-            if one not in stays:
-                self._restore_object(one)
+        for original in back[::-1]:
+            if original not in stays:
+                self._restore_object(original)
         if manifest is not None:
             self._write(manifest.key, manifest.body, manifest.held)
         self.forget(folder)
@@ -377,7 +377,7 @@ def _is_gone(manifest: Version) -> bool:
 
 def _written(record: Record) -> frozenset[str]:
     """Return the names in a folder whose replacements may begin."""
-    return frozenset({RECORD, *(str(number) for number, one in enumerate(record.changes) if one.old is not None)})
+    return frozenset({RECORD, *(str(number) for number, change in enumerate(record.changes) if change.old is not None)})
 
 
 def _taken(key: str) -> LockedError:

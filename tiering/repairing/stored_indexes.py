@@ -86,19 +86,19 @@ def judge_indexes(read: Sequence[ReadSegment], known_open: Mapping[int, Mapping[
     ``known_open`` has the open transactions, producers and first offsets, by offset, where all are known.
     """
     before = OpenTransactions({}, known_from=read[0].segment.base_offset) if read else OpenTransactions({}, 0)
-    for one in read:
-        base_offset, end = one.segment.base_offset, one.segment.next_base_offset or one.segment.base_offset
+    for segment in read:
+        base_offset, end = segment.segment.base_offset, segment.segment.next_base_offset or segment.segment.base_offset
         if before.known_from and base_offset in known_open:
             before = OpenTransactions(known_open[base_offset], known_from=0)
-        if one.found is None:
-            yield JudgedIndex(one.segment, one.there, (), None, is_all_known=False)
+        if segment.found is None:
+            yield JudgedIndex(segment.segment, segment.there, (), None, is_all_known=False)
             before = OpenTransactions({}, known_from=end)
             continue
-        if one.there is None:
+        if segment.there is None:
             problems: tuple[str, ...] = ("is damaged",)
         else:
-            problems = one.found.judge(one.there, before).problems
-        is_known = not before.known_from or not any(marker.is_abort for marker in one.found.markers)
-        right = one.found.entries(before) if is_known else one.found.corrected(one.there or (), before)
-        yield JudgedIndex(one.segment, one.there, problems, tuple(right), is_all_known=is_known)
-        before = one.found.after(before)
+            problems = segment.found.judge(segment.there, before).problems
+        is_known = not before.known_from or not any(marker.is_abort for marker in segment.found.markers)
+        right = segment.found.entries(before) if is_known else segment.found.corrected(segment.there or (), before)
+        yield JudgedIndex(segment.segment, segment.there, problems, tuple(right), is_all_known=is_known)
+        before = segment.found.after(before)

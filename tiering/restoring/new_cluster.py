@@ -146,7 +146,7 @@ def placed(
                              hint="name it in --brokers or --assignment, or leave out its --into")  # fmt: skip
     found: dict[Path, set[TopicPartition]] = {path: set() for path, _ in log_dirs}
     for partition, size_bytes in sorted(partitions):
-        chosen = None if to is None else {one.broker: one.log_dir for one in to.replicas(partition)}
+        chosen = None if to is None else {replica.broker: replica.log_dir for replica in to.replicas(partition)}
         for broker, filled in by_broker.items():
             there = ANY if chosen is None else chosen.get(-1 if broker is None else broker)
             if there is None:
@@ -207,17 +207,17 @@ def records_for(
     ``known`` are the records of an earlier run: its topics are kept, except those with the same names or ids.
     ``features`` are the initial feature levels of the cluster.
     """
-    names, ids = {topic.name for topic in topics}, {one.topic_id for one in topics}
-    ids |= {one.topic_id for one in known if isinstance(one, TopicRecord) and one.name in names}
-    names |= {one.name for one in known if isinstance(one, TopicRecord) and one.topic_id in ids}
-    before = max((one.next_producer_id for one in known if isinstance(one, ProducerIdsRecord)), default=0)
+    names, ids = {topic.name for topic in topics}, {topic.topic_id for topic in topics}
+    ids |= {record.topic_id for record in known if isinstance(record, TopicRecord) and record.name in names}
+    names |= {record.name for record in known if isinstance(record, TopicRecord) and record.topic_id in ids}
+    before = max((record.next_producer_id for record in known if isinstance(record, ProducerIdsRecord)), default=0)
     block = max(before, _block_above(highest_producer_id))
     stay = [
-        one for one in known
-        if (isinstance(one, TopicRecord | PartitionRecord) and one.topic_id not in ids)
-        or (isinstance(one, ConfigRecord) and one.resource_name not in names)
+        record for record in known
+        if (isinstance(record, TopicRecord | PartitionRecord) and record.topic_id not in ids)
+        or (isinstance(record, ConfigRecord) and record.resource_name not in names)
     ]  # fmt: skip
-    ours = [record for one in topics for record in _topic(one, features)]
+    ours = [record for topic in topics for record in _topic(topic, features)]
     return [ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=block), *stay, *ours]
 
 

@@ -290,7 +290,7 @@ def highest_in_snapshots(restoration: Restoration) -> int:
 def last_leader_epoch(restoration: Restoration) -> int:
     """Return the last leader epoch of what is restored, 0 if it has none; raises as above."""
     content = next((_content(file) for file in restoration.files if file.name == LEADER_EPOCHS), None)
-    return max((one.epoch for one in read_leader_epochs(content)), default=0) if content is not None else 0
+    return max((epoch.epoch for epoch in read_leader_epochs(content)), default=0) if content is not None else 0
 
 
 def _content(file: ShippedFile) -> bytes:

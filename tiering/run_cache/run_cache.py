@@ -177,14 +177,14 @@ def decoded(data: bytes, directory: Path) -> CachedResults:
     if header["crc32c"] != crc32c(body):
         raise ValueError("its checksum is wrong")
     content: dict[str, Any] = json.loads(body)
-    known = [_boundary(one) for one in content["boundaries"]]
+    known = [_boundary(boundary) for boundary in content["boundaries"]]
     refused = content["refused"]
     return CachedResults(
         rules=content["rules"],
         topic_id=content["topic_id"],
         marks=tuple(SegmentMark(*mark) for mark in content["marks"]),
         directory=content["directory"],
-        boundaries={one.offset: one for one in known},
+        boundaries={boundary.offset: boundary for boundary in known},
         shown=tuple(content["shown"]),
         anchors=tuple(_anchor(one, directory) for one in content["anchors"]),
         refused=None if refused is None else _refusals(refused),
@@ -205,7 +205,7 @@ def _anchor(values: dict[str, Any], directory: Path) -> Anchor:
 
 
 def _refusals(values: dict[str, Any]) -> CachedRefusals:
-    refusals = (Refusal(**one | {"reason": Reason(one["reason"])}) for one in values["refusals"])
+    refusals = (Refusal(**refusal | {"reason": Reason(refusal["reason"])}) for refusal in values["refusals"])
     return CachedRefusals(**values | {"refusals": tuple(refusals)})
 
 
@@ -273,8 +273,8 @@ def with_result(
     results, partition = cached.results, cached.partition
     made = [
         known
-        for one in (result.boundaries if result else ())
-        if not _moves_on(one, rules) and (known := cached_boundary(one, now_ms))
+        for boundary in (result.boundaries if result else ())
+        if not _moves_on(boundary, rules) and (known := cached_boundary(boundary, now_ms))
     ]
     # The directory stored with them from now on must not include files that were not read.
     kept = results.boundaries if cached.is_checked or cached.is_same_directory else {}
@@ -312,7 +312,7 @@ def with_refusals(
         directory=results.directory,
         high_watermark=candidates.high_watermark,
         made_ms=now_ms,
-        refusals=tuple(one for one in eligibility.refusals if one.reason is not Reason.LINEAGE_CONFLICT),
+        refusals=tuple(refusal for refusal in eligibility.refusals if refusal.reason is not Reason.LINEAGE_CONFLICT),
         last_stable_offset=eligibility.last_stable_offset,
     )
     return replace(results, refused=known)

@@ -34,7 +34,7 @@ def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], star
     theirs, ours = epochs_in(said, start, end), epochs_in(seen, start, end)
     if theirs == ours:
         return None
-    at = min(one.start_offset for one in set(theirs) ^ set(ours))
+    at = min(epoch.start_offset for epoch in set(theirs) ^ set(ours))
     found, stated = epochs_in(seen, at, at + 1)[0].epoch, epochs_in(said, at, at + 1)[0].epoch
     return f"at offset {at} a batch is of leader epoch {found}, {{}} says {stated}"
 

@@ -40,8 +40,8 @@ def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
         store.put(torn, TOMBSTONE)
     for gone in _not_there(delivery, objects.files):
         raise VerificationError(f"{gone}: gone or changed after it was verified", hint="run again")
-    for one in objects.beside:
-        delivery.deliver(one)
+    for new in objects.beside:
+        delivery.deliver(new)
     key, body = objects.manifest_key, objects.manifest
     try:
         store.put(key, body, if_absent=True)
@@ -58,7 +58,7 @@ def _not_there(delivery: Delivery, objects: Sequence[NewObject]) -> Iterator[str
 
     Of a directory it would read the names of the whole partition.
     """
-    store, left = delivery.store, {one.key: one.size_bytes for one in objects}
+    store, left = delivery.store, {new.key: new.size_bytes for new in objects}
     first, *others = {key.rpartition(".")[0] for key in left}
     if isinstance(store, WireStore) and not others:
         for info in store.list(f"{first}."):

@@ -123,10 +123,10 @@ def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedT
     if not gone:
         return None
     what = f"`resnap retain` has deleted it from the store, where the log starts at offset {start} since"
-    refused = [refuse(one, Reason.BELOW_LOG_START, what, hint=_RETAINED) for one in gone]
+    refused = [refuse(segment, Reason.BELOW_LOG_START, what, hint=_RETAINED) for segment in gone]
     return replace(
         candidates,
-        segments=packed((one for one in candidates.segments if one not in gone), "base_offset"),
+        segments=packed((segment for segment in candidates.segments if segment not in gone), "base_offset"),
         refusals=tuple(sorted((*candidates.refusals, *refused), key=attrgetter("base_offset"))),
     )
 
@@ -158,7 +158,7 @@ class _Judged(NamedTuple):
         ]
         ordered = sorted((*candidates.refusals, *refused), key=lambda refusal: refusal.base_offset)
         left = sorted((segment for segment, _ in order), key=lambda segment: segment.base_offset)
-        unread = [one.error for one in self.beside.unreadable]
+        unread = [unreadable.error for unreadable in self.beside.unreadable]
         missing = [error for error in self.failures.values() if error not in unread]
         return Remainder(
             candidates=replace(candidates, segments=packed(left, "base_offset"), refusals=tuple(ordered)),
@@ -194,7 +194,7 @@ class _Judged(NamedTuple):
         start, end = self.spans[index]
         near = [one for one in self.beside.segments if one.base_offset < end and one.next_base_offset > start]
         near = near or self.beside.segments
-        there = ", ".join(f"[{one.base_offset}, {one.next_base_offset})" for one in near[:3])
+        there = ", ".join(f"[{segment.base_offset}, {segment.next_base_offset})" for segment in near[:3])
         return _WHY[verdict].format(there=f"what the store holds, {there}" if there else "what is below it")
 
 
@@ -207,22 +207,22 @@ class _Look(NamedTuple):
 
     def judge(self, *, deep: bool) -> _Judged:
         partition = self.candidates.inventory.partition
-        spans = [Span(one.base_offset, end_of(one)) for one in self.candidates.segments]
+        spans = [Span(segment.base_offset, end_of(segment)) for segment in self.candidates.segments]
         start, end = spans[0].start, spans[-1].end
         number, topic_id = partition.topic_partition.partition, partition.topic_id
         beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
-        torn = [one for one in beside.segments if self.shipped.is_torn(one)]
-        complete = {_span(one) for one in beside.segments if one not in torn}
-        superseded = tuple(one.manifest_key for one in torn if _span(one) in complete)
+        torn = [segment for segment in beside.segments if self.shipped.is_torn(segment)]
+        complete = {_span(segment) for segment in beside.segments if segment not in torn}
+        superseded = tuple(segment.manifest_key for segment in torn if _span(segment) in complete)
         # A segment that is torn, and is one here, too, counts as not shipped.
-        whole = [one for one in beside.segments if one not in torn or _span(one) not in spans]
-        has_torn = any(_span(one) in spans and _span(one) not in complete for one in torn)
+        whole = [segment for segment in beside.segments if segment not in torn or _span(segment) not in spans]
+        has_torn = any(_span(segment) in spans and _span(segment) not in complete for segment in torn)
         beside = beside._replace(segments=whole)
         others = of_other_topics(partition, beside.segments, self.shipped, self.lineage.sources)
         elsewhere = frozenset(
-            one.manifest_key
-            for one in beside.segments
-            if one.manifest_key in others and self.shipped.topic_id_of(one) != topic_id
+            segment.manifest_key
+            for segment in beside.segments
+            if segment.manifest_key in others and self.shipped.topic_id_of(segment) != topic_id
         )
         beside = beside._replace(segments=[one for one in beside.segments if one.manifest_key not in elsewhere])
         foreign: dict[int, str] = {}
@@ -239,37 +239,37 @@ class _Look(NamedTuple):
             elif why is not None:
                 foreign[index] = why
         placement = place(
-            {Span(one.base_offset, one.next_base_offset) for one in beside.segments},
+            {Span(segment.base_offset, segment.next_base_offset) for segment in beside.segments},
             spans,
             frozenset((*foreign, *failures)),
             log_start=partition.log_start_offset,
-            knows_below=not any(one.base_offset < start for one in beside.unreadable),
+            knows_below=not any(unreadable.base_offset < start for unreadable in beside.unreadable),
         )
-        shown = tuple(self._shown([one for one in beside.segments if one.manifest_key not in others]))
+        shown = tuple(self._shown([segment for segment in beside.segments if segment.manifest_key not in others]))
         return _Judged(spans, beside, foreign, failures, placement, elsewhere, shown, has_torn, superseded)
 
     def _shown(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
         """Yield the stored snapshot where the local log begins, or the nearest ones; none if that is its beginning."""
         first, begins = self.candidates.segments[0], self.candidates.inventory.partition.segments[0].base_offset
         span = Span(first.base_offset, end_of(first))
-        of_log = [one for one in stored if begins and self.lineage.why_foreign(first, span, [one]) is None]
+        of_log = [segment for segment in stored if begins and self.lineage.why_foreign(first, span, [segment]) is None]
         by_end = sorted(of_log, key=attrgetter("next_base_offset"))
-        below = [one for one in by_end if one.next_base_offset <= begins][-1:]
-        above = [one for one in by_end if one.next_base_offset > begins][:1]
+        below = [segment for segment in by_end if segment.next_base_offset <= begins][-1:]
+        above = [segment for segment in by_end if segment.next_base_offset > begins][:1]
         is_at = bool(below) and below[0].next_base_offset == begins
-        for one in below if is_at else (*below, *above):
-            path = f"{self.shipped.store.url}/{one.snapshot_key}"
-            yield SnapshotFile(offset=one.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
+        for segment in below if is_at else (*below, *above):
+            path = f"{self.shipped.store.url}/{segment.snapshot_key}"
+            yield SnapshotFile(offset=segment.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
 
     def _failure(
         self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours
     ) -> FormatError | VerificationError | None:
         """Return what is wrong with the store's segment of exactly these offsets, or one that begins within them."""
         problem: FormatError | VerificationError | None = None
-        for one in near:
-            if (one.base_offset, one.next_base_offset) == span:
+        for segment in near:
+            if (segment.base_offset, segment.next_base_offset) == span:
                 try:
-                    self.shipped.check(one)
+                    self.shipped.check(segment)
                 except VerificationError as error:
                     problem = problem or error
                 else:
@@ -297,8 +297,8 @@ def _side_by_side(
         while taken < len(stored) and stored[taken].base_offset <= span.end:
             near.append(stored[taken])
             taken += 1
-        beside = [one for one in near if one.next_base_offset >= span.start]
-        apart = (one for one in near if one.next_base_offset < span.start)
+        beside = [segment for segment in near if segment.next_base_offset >= span.start]
+        apart = (segment for segment in near if segment.next_base_offset < span.start)
         below, above = sorted(apart, key=attrgetter("next_base_offset"))[-1:], list(stored[taken : taken + 1])
         near = [*below, *beside]
         yield (beside, [*below, *above]) if beside else (below, above)
@@ -306,8 +306,8 @@ def _side_by_side(
 
 def _overlap(span: Span, near: Sequence[ShippedSegment]) -> str | None:
     """Return the stored segment that ``span`` overlaps without being the same; None if there is none."""
-    found = [one for one in near if one.base_offset < span.end and one.next_base_offset > span.start]
-    if not found or any((one.base_offset, one.next_base_offset) == span for one in found):
+    found = [segment for segment in near if segment.base_offset < span.end and segment.next_base_offset > span.start]
+    if not found or any((segment.base_offset, segment.next_base_offset) == span for segment in found):
         return None
     return f"the store holds [{found[0].base_offset}, {found[0].next_base_offset}), of another replica"
 

@@ -107,7 +107,7 @@ def upload(
         order=order,
         segment=replace(segment, files=()),
         objects=replace(objects, files=tuple(file._replace(open_body=_copied_already) for file in objects.files)),
-        size_bytes=sum(one.size_bytes for one in segment.files),
+        size_bytes=sum(file.size_bytes for file in segment.files),
         aborted=indexes.aborted,
         transactions=indexes.seen.transactions,
     )

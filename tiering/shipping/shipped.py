@@ -122,7 +122,7 @@ class ShippedTopic:
 
         """
         given = list(segments)
-        return list(each(self._with_origin, given, remote=any(one.origin_key for one in given)))
+        return list(each(self._with_origin, given, remote=any(segment.origin_key for segment in given)))
 
     def _with_origin(self, segment: ShippedSegment) -> ShippedSegment:
         """Read the origin of its snapshot, where it is an object; if it is damaged, verification reports that."""

@@ -87,7 +87,7 @@ def is_cut_short(
     start, first = origin.window_start_offset, origin.known_from_offset
     if origin.how is SnapshotHow.BEYOND_WINDOW or start is None or start <= (first or 0):
         return False
-    if {one.reason for one in origin.left_out}.isdisjoint({Unexplained.BATCH, Unexplained.TRANSACTION}):
+    if {producer.reason for producer in origin.left_out}.isdisjoint({Unexplained.BATCH, Unexplained.TRANSACTION}):
         return False
     spans = segments()
     window = window_begin(spans, made_under(origin, rules))

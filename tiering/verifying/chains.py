@@ -73,10 +73,10 @@ def _chain(manifests: list[ManifestFacts]) -> Chain:
     last = ordered[-1]
     return Chain(
         cluster_id=last.cluster_id,
-        topic_id=next((one.topic_id for one in ordered if one.topic_id is not None), None),
+        topic_id=next((manifest.topic_id for manifest in ordered if manifest.topic_id is not None), None),
         topic_partition=TopicPartition(last.topic, last.partition),
         start=ordered[0].base_offset,
-        end=max(one.next_base_offset for one in ordered),
+        end=max(manifest.next_base_offset for manifest in ordered),
         segments=len(ordered),
         gaps=tuple(_gaps(ordered)),
         overlaps=tuple(_overlaps(ordered)),
@@ -86,16 +86,16 @@ def _chain(manifests: list[ManifestFacts]) -> Chain:
 
 def _gaps(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
     reached = ordered[0].base_offset
-    for one in ordered:
-        if one.base_offset > reached:
-            yield Gap(reached, one.base_offset)
-        reached = max(reached, one.next_base_offset)
+    for manifest in ordered:
+        if manifest.base_offset > reached:
+            yield Gap(reached, manifest.base_offset)
+        reached = max(reached, manifest.next_base_offset)
 
 
 def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
     gaps = set(_gaps(ordered))
-    start, end = ordered[0].base_offset, max(one.next_base_offset for one in ordered)
-    links = [(one.base_offset, one.next_base_offset) for one in chain_of(ordered)]
+    start, end = ordered[0].base_offset, max(manifest.next_base_offset for manifest in ordered)
+    links = [(manifest.base_offset, manifest.next_base_offset) for manifest in chain_of(ordered)]
     for below, above in pairwise([(start, start), *links, (end, end)]):
         between = Gap(below[1], above[0])
         if between.start < between.end and between not in gaps:
@@ -105,8 +105,8 @@ def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
 def _overlaps(ordered: Sequence[ManifestFacts]) -> Iterator[Overlap]:
     """Yield the offsets that each segment shares with the one below it that has the highest end."""
     farthest = ordered[0]
-    for one in ordered[1:]:
-        if one.base_offset < farthest.next_base_offset:
-            start, end = one.base_offset, min(one.next_base_offset, farthest.next_base_offset)
-            yield Overlap(start, end, is_one_lineage(farthest, one))
-        farthest = max(farthest, one, key=lambda segment: segment.next_base_offset)
+    for manifest in ordered[1:]:
+        if manifest.base_offset < farthest.next_base_offset:
+            start, end = manifest.base_offset, min(manifest.next_base_offset, farthest.next_base_offset)
+            yield Overlap(start, end, is_one_lineage(farthest, manifest))
+        farthest = max(farthest, manifest, key=lambda segment: segment.next_base_offset)

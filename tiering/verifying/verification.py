@@ -203,9 +203,9 @@ class StoreReader:
         """
         if isinstance(found, str):
             return VerifiedSegment(manifest_key=key, manifest=None, problems=(found,))
-        self.logs.update(one.key for one in found.objects if one.kind is ObjectKind.LOG)
+        self.logs.update(part.key for part in found.objects if part.kind is ObjectKind.LOG)
         findings = self._findings(key, found, content, found.missing if was_read else ())
-        named = [one.key for one in found.objects]
+        named = [part.key for part in found.objects]
         if findings.problems and self._brokers.have_lost(found.facts.base_offset, named):
             return VerifiedSegment(manifest_key=key, manifest=None, problems=(), is_retained_away=True)
         twice = tuple(self._contradictions(key, found))
@@ -257,7 +257,7 @@ def _may_stand_together(first: StoredManifest, other: StoredManifest) -> bool:
 
 
 def _log_digest(manifest: StoredManifest) -> str | None:
-    return next((one.sha256 for one in manifest.objects if one.kind is ObjectKind.LOG), None)
+    return next((part.sha256 for part in manifest.objects if part.kind is ObjectKind.LOG), None)
 
 
 def read_stored(

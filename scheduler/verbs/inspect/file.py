@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
-from resnap.scheduler.job.contract import Context, Request, Result, Told, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
 from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.scheduler.verbs.inspect.files import INSPECTORS
 from resnap.scheduler.verbs.inspect.opened_file import opened_file
@@ -160,7 +160,7 @@ class Opened(Result):
     answer: Answer
 
 
-def run(request: Asked, context: Context) -> Iterator[Opened | Told[Row]]:
+def run(request: Asked, context: Context) -> Iterator[Opened | Reported[Row]]:
     """Yield what the file is, then its entries; of a damaged file all those before the damage.
 
     Raises:
@@ -187,17 +187,17 @@ def run(request: Asked, context: Context) -> Iterator[Opened | Told[Row]]:
             check_dump(kind, head)
         yield Opened(kind=kind, answer=replace(answer, head=head))
         for row in islice(answer.rows, request.limit):
-            yield Told(what=row)
+            yield Reported(what=row)
 
 
-class InspectView(View["Opened | Told[Row]"]):
+class InspectView(View["Opened | Reported[Row]"]):
     """Facts about the file, and a row per entry, whose columns follow from what the file is."""
 
     _opened: Opened
 
-    def rows(self, result: Opened | Told[Row]) -> Iterable[Row]:
+    def rows(self, result: Opened | Reported[Row]) -> Iterable[Row]:
         """Return the row of an entry."""
-        if isinstance(result, Told):
+        if isinstance(result, Reported):
             return (result.what,)
         self._opened, answer = result, result.answer
         self.name, self.kind, self.columns = answer.name, answer.kind, answer.columns

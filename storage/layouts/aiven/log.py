@@ -137,13 +137,13 @@ def copied_log_dir(
     infos = {info.key: info for info in listed}
     objects = list(filter(None, map(parse_key, infos)))
     places = [place for place in objects if place.suffix == MANIFEST]
-    named = {TopicPartition(one.topic, one.partition) for one in places}
-    maybe = named if topics is None else {one for one in named if _may_be_wanted(one, topics)}
-    wanted = [one for one in places if TopicPartition(one.topic, one.partition) in maybe]
+    named = {TopicPartition(key.topic, key.partition) for key in places}
+    maybe = named if topics is None else {partition for partition in named if _may_be_wanted(partition, topics)}
+    wanted = [key for key in places if TopicPartition(key.topic, key.partition) in maybe]
     read = [
-        one
-        for one in each(partial(_read, store, infos), wanted, remote=True)
-        if topics is None or one.segment is None or topics(one.topic_partition)
+        garbage
+        for garbage in each(partial(_read, store, infos), wanted, remote=True)
+        if topics is None or garbage.segment is None or topics(garbage.topic_partition)
     ]
     return stored_log_dir(
         StorePath(store.url),
@@ -219,7 +219,7 @@ def _chain(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogS
             hint=f"give the URL of one: {_URL_OF_ONE}",
         )
     ordered = sorted(segments, key=lambda one: one.facts.made[0])
-    newest = {(one.facts.base_offset, one.facts.next_base_offset): one for one in ordered}
+    newest = {(segment.facts.base_offset, segment.facts.next_base_offset): segment for segment in ordered}
     for below, above in pairwise(sorted(newest)):
         if below[1] != above[0]:
             what = "overlap" if above[0] < below[1] else "leave a gap"

@@ -152,7 +152,7 @@ class Flat:
         """
         with in_file(manifest_key):
             manifest = read_manifest(read(manifest_key))
-        objects = {one.kind: one for one in manifest.objects}
+        objects = {part.kind: part for part in manifest.objects}
         bodies = {kind: body for kind, body in parts.bodies().items() if not _names(objects.get(kind), body)}
         named = [(objects[kind].key, body) for kind, body in parts.bodies().items() if kind not in bodies]
         if not bodies:
@@ -329,7 +329,7 @@ def _is_of(segment: NewSegment, manifest: bytes) -> bool:
         found = read_manifest(manifest)
     except FormatError:
         return True  # publishing reports it
-    return {one.kind: one.sha256 for one in found.objects} == {file.kind: file.sha256 for file in segment.files}
+    return {part.kind: part.sha256 for part in found.objects} == {file.kind: file.sha256 for file in segment.files}
 
 
 def _other_objects(key: str) -> VerificationError:
@@ -362,9 +362,9 @@ def _manifest(segment: NewSegment, segment_id: UUID, files: tuple[NewObject, ...
         segment_id=segment_id,
         leader_epochs=segment.leader_epochs,
         objects=tuple(
-            ManifestObject(kind=one.kind, key=there.key, size_bytes=one.size_bytes, sha256=one.sha256,
-                           crc32c=one.crc32c)
-            for one, there in named
+            ManifestObject(kind=file.kind, key=there.key, size_bytes=file.size_bytes, sha256=file.sha256,
+                           crc32c=file.crc32c)
+            for file, there in named
         ),
         snapshot_origin=segment.origin,
         created_at_ms=segment.created_at_ms,

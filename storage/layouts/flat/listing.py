@@ -192,12 +192,12 @@ def shipped_log_dir(
     infos = {info.key: info for info in listed}
     places = [place for info in infos.values() if (place := manifest_place(info))]
     ids = topic_ids_of(store, (place.key for place in places))
-    wanted = [one for one in places if ids.folder(one).startswith(within) and _may_be_wanted(one, topics)]
+    wanted = [key for key in places if ids.folder(key).startswith(within) and _may_be_wanted(key, topics)]
     brokers = BrokersFolders(store)
     found = each(lambda one: _read(store, infos, brokers, one, ids.of(one)), wanted, remote=True)
     return stored_log_dir(
         StorePath(store.url),
-        (one for one in found if one is not None and (topics is None or topics(one.topic_partition))),
+        (garbage for garbage in found if garbage is not None and (topics is None or topics(garbage.topic_partition))),
         partial(whole_chain, hint=_HINT),
         topic_ids=topic_ids,
         url_of_one=_URL_OF_ONE,

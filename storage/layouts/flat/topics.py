@@ -96,9 +96,9 @@ def _owner(store: ObjectStore, by_id: Mapping[str, Sequence[FlatKey]]) -> str:
 
 def _is_same(store: ObjectStore, ours: Sequence[FlatKey], theirs: Sequence[FlatKey]) -> bool | None:
     """Return whether both belong to one topic, by the first partition with a batch of both; None if there is none."""
-    for partition in sorted({one.partition for one in ours} & {one.partition for one in theirs}):
+    for partition in sorted({key.partition for key in ours} & {key.partition for key in theirs}):
         here, there = (
-            sorted((one for one in side if one.partition == partition), key=attrgetter("base_offset"))
+            sorted((key for key in side if key.partition == partition), key=attrgetter("base_offset"))
             for side in (ours, theirs)
         )
         shared = _shared(store, here, there)
@@ -113,7 +113,7 @@ def _shared(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[FlatKey
     first = max(here[0].base_offset, there[0].base_offset)
     if len(ends) == len((here, there)) and min(ends) <= first:
         return None
-    near = [[one for one in side if one.base_offset <= first][-1:] for side in (here, there)]
+    near = [[key for key in side if key.base_offset <= first][-1:] for side in (here, there)]
     return _compared(store, *near) or _compared(store, here, there)
 
 

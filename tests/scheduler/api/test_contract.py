@@ -78,7 +78,7 @@ def test_the_description_is_of_openapi_3_1_and_a_page_shows_it(service: Whole) -
         assert client.get("/openapi.json").json()["openapi"].startswith("3.1")
         names = [one for methods in client.get("/openapi.json").json()["paths"].values() for one in methods.values()]
         text = client.get("/docs", headers={"Accept": "text/html"}).text
-        assert [one for one in names if f">{one['operationId']}<" not in text] == []
+        assert [name for name in names if f">{name['operationId']}<" not in text] == []
         assert 'href="/docs"' in client.get("/", headers={"Accept": "text/html"}).text
 
 

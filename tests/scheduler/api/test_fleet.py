@@ -54,10 +54,10 @@ def test_the_cluster_is_answered_for_and_a_broker_that_goes_and_comes_back_is_fo
 
             found = eventually(answer, lambda one: one["collected"] is not None)
             assert found["verdict"] == "blocked"
-            brokers = {one["broker"]: one for one in found["brokers"]}
+            brokers = {broker["broker"]: broker for broker in found["brokers"]}
             assert f"broker 3: {gone}: connection refused" == brokers[3]["error"]
             assert (brokers[2]["replicas"], brokers[2]["error"]) == (4, None)
-            topics = {one["topic"]: one for one in found["topics"]}
+            topics = {topic["topic"]: topic for topic in found["topics"]}
             assert topics["payments"]["verdicts"] == {"blocked": 2, "ready": 2}
             assert topics["payments"]["blockers"][0]["brokers"] == [1]
             assert topics["payments"]["underReplicated"] is None
@@ -66,7 +66,7 @@ def test_the_cluster_is_answered_for_and_a_broker_that_goes_and_comes_back_is_fo
             second = client.get("/v1/fleet", params={"limit": 1, "cursor": first["nextCursor"]}).json()
             assert [one["topics"][0]["topic"] for one in (first, second)] == sorted(topics)[:2]
             blocked = client.get("/v1/fleet", params={"verdict": "blocked", "topic": "pay*"}).json()
-            assert [one["topic"] for one in blocked["topics"]] == ["payments"]
+            assert [topic["topic"] for topic in blocked["topics"]] == ["payments"]
 
             page = client.get("/fleet").text
             assert "Not yet" in page

@@ -332,7 +332,7 @@ def test_what_was_shipped_under_narrower_rules_fails_the_run_that_would_keep_mor
     assert states[2] is RunState.PARTIALLY_FAILED
     kept = service.services.history.get(run.id)
     assert kept is not None
-    assert [one.exit_code for one in kept.errors] == [13]
+    assert [error.exit_code for error in kept.errors] == [13]
     assert "was made under producer.id.expiration.ms 1000" in kept.errors[0].message
     with service.client() as client:
         assert 'resnap_verify_mismatches_total{kind="snapshot"} 1.0' in client.get("/metrics").text

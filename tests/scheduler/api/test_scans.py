@@ -37,7 +37,7 @@ def service(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Iterato
 
 def known(service: Whole, client: httpx.Client) -> tuple[list[str], list[Any]]:
     """Return the sources with what is wrong with them, and where each partition was seen."""
-    sources = [f"{one.source} {one.error}" for one in service.services.scans.sources()]
+    sources = [f"{source.source} {source.error}" for source in service.services.scans.sources()]
     shown = client.get("/v1/partitions", params={"limit": 200}).json()["partitions"]
     return sources, [(one["source"], one["topic"], one["partition"]) for one in shown]
 

@@ -73,10 +73,10 @@ def test_a_full_disk_is_reported_and_does_not_block_reading_and_ends_by_itself(
         eventually(lambda: client.get("/readyz").status_code, lambda status: status == 200)
         first, second = (over(client, one) for one in (at, waiting))
         # The run at work may have reported something before it got the request to end.
-        assert (first["state"], [one["code"] for one in first["errors"]]) in (
+        assert (first["state"], [error["code"] for error in first["errors"]]) in (
             ("cancelled", []),
             ("failed", ["StateError"]),
         )
-        assert (second["state"], [one["code"] for one in second["errors"]]) == ("failed", ["StateError"])
+        assert (second["state"], [error["code"] for error in second["errors"]]) == ("failed", ["StateError"])
         assert "free space" in second["errors"][0]["hint"]
         assert over(client, ask(client).headers["location"])["state"] == "succeeded"

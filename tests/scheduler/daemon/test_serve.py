@@ -107,7 +107,7 @@ def test_the_second_signal_ends_it_at_once(directory: Path) -> None:
 
 def test_a_good_configuration_is_taken_and_a_bad_one_is_not(directory: Path) -> None:
     def schedules(client: httpx.Client) -> list[str]:
-        return [one["name"] for one in client.get("/v1/schedules").json()["schedules"]]
+        return [schedule["name"] for schedule in client.get("/v1/schedules").json()["schedules"]]
 
     with serving(directory, variables={"WATCHDOG_USEC": "400000"}) as process, process.client() as client:
         process.wait_for_notice("WATCHDOG=1")

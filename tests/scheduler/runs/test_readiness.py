@@ -120,7 +120,7 @@ def test_a_source_that_cannot_be_seen_keeps_what_was_seen(scans: Scans) -> None:
     scans.keep("/a", [row(10)])
     scans.keep_error("/a", "gone")
     scans.keep_error("/b", "never there")
-    told = [(one.source, one.scanned_ms, one.error) for one in scans.sources()]
+    told = [(source.source, source.scanned_ms, source.error) for source in scans.sources()]
     assert told == [("/a", 7000, "gone"), ("/b", None, "never there")]
     assert answers(scans) == {"t": UnblockedBy.REBUILD}
 

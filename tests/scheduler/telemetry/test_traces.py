@@ -105,11 +105,11 @@ def test_a_command_is_a_span_with_its_partitions_and_they_have_their_segments(
     assert (root.name, root.service, root.attributes) == ("resnap tier", "resnap", {"resnap.exit_code": ran.code})
     shipped = {f"{one['topic']}-{one['partition']}": len(one["shipped"]) for one in ran.document["partitions"]}
     partitions = {one.id: one for one in sent.named("ship partition")}
-    assert {one.parent for one in partitions.values()} == {root.id}
+    assert {partition.parent for partition in partitions.values()} == {root.id}
     segments = sent.named("ship segment")
-    counted = Counter(str(partitions[one.parent].attributes["resnap.partition"]) for one in segments)
+    counted = Counter(str(partitions[segment.parent].attributes["resnap.partition"]) for segment in segments)
     assert counted == {name: count for name, count in shipped.items() if count}
-    assert sum(int(one.attributes["resnap.bytes"]) for one in segments) > 0
+    assert sum(int(segment.attributes["resnap.bytes"]) for segment in segments) > 0
     assert all(0 < one.took_ns <= root.took_ns for one in (*segments, *partitions.values()))
     replayed = sent.named("replay partition")
     assert {str(one.attributes["resnap.partition"]) for one in replayed} >= set(counted)

@@ -91,7 +91,7 @@ def pages(service: Whole) -> list[str]:
     partition = "/partitions/payments/0"
     services = service.services
     boundaries = services.partition_details.boundaries(services.scans.find("payments", 0)[0])
-    present = [one.offset for one in boundaries if one.state == "present"]
+    present = [boundary.offset for boundary in boundaries if boundary.state == "present"]
     runs = services.history.page(RunFilter(), limit=1)
     snapshot = f"{partition}/snapshots/{present[0]}?to={present[-1]}"
     explained = f"{partition}/explain/{present[-1]}?producerId=0"

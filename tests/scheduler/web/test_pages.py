@@ -186,7 +186,7 @@ def test_an_entry_leads_to_the_batches_that_made_it(service: Whole) -> None:
         with service.client("viewer") as client:
             batches = client.get(f"/v1{path}").json()["batches"]
         assert all(
-            re.search(rf'<td class="num tell" data-tell="offsets">{one["baseOffset"]}\b', text) for one in batches
+            re.search(rf'<td class="num tell" data-tell="offsets">{batch["baseOffset"]}\b', text) for batch in batches
         )
         assert f"explain {seen.row['path']} payments-0 {offset} --producer-id {producer_id}" in text
     assert "No batch of it" in opened(service, f"/partitions/payments/0/explain/{offset}?producerId=999999")
@@ -267,7 +267,7 @@ def test_a_timeline_has_so_many_cells_at_most_and_leaves_nothing_out(count: int,
 
 def test_a_cell_is_shown_as_the_worst_that_is_in_it() -> None:
     some = [boundary(0), boundary(1, "missing", made=True), boundary(2, "empty"), boundary(3, "missing")]
-    assert [one.word.text for one in cells(some, most=2)] == ["made", "missing"]
+    assert [cell.word.text for cell in cells(some, most=2)] == ["made", "missing"]
     assert spread_of(some) == "1 missing, 1 made, 1 empty, 1 present"
     assert len({word.sign for word in BOUNDARIES.values()}) == len(BOUNDARIES)
 

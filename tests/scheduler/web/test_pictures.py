@@ -51,11 +51,11 @@ def sizes(service: Whole) -> dict[str, dict[str, int]]:
     """Return the sizes by topic, from the rows of the API."""
     found: dict[str, dict[str, int]] = {}
     with service.client() as client:
-        for one in client.get("/v1/partitions").json()["partitions"]:
-            row = client.get(f"/v1/partitions/{one['topic']}/{one['partition']}").json()["row"]
-            mine = found.setdefault(one["topic"], {"blockedBytes": 0, "tierableBytes": 0, "freeableBytes": 0})
+        for partition in client.get("/v1/partitions").json()["partitions"]:
+            row = client.get(f"/v1/partitions/{partition['topic']}/{partition['partition']}").json()["row"]
+            mine = found.setdefault(partition["topic"], {"blockedBytes": 0, "tierableBytes": 0, "freeableBytes": 0})
             for name in mine:
-                mine[name] += row[name] if one["verdict"] != "never" else 0
+                mine[name] += row[name] if partition["verdict"] != "never" else 0
     return found
 
 
@@ -77,7 +77,7 @@ def test_topics_are_sorted_by_any_column_and_say_by_which(service: Whole) -> Non
     blocked = [known[name]["blockedBytes"] for name in names["blocked"]]
     assert blocked == sorted(blocked, reverse=True)
     assert names["partitions"][0] == "payments"
-    assert {frozenset(one) for one in names.values()} == {frozenset(names["name"])}
+    assert {frozenset(name) for name in names.values()} == {frozenset(names["name"])}
     assert 'aria-sort="descending"><a href="/topics?order=missing"' in shown(service, "/topics?order=missing")
     pages, path = [], "/topics?order=missing&limit=2"
     while path:
@@ -168,8 +168,8 @@ def test_thousands_of_segments_are_drawn_in_columns_that_hide_no_trouble() -> No
         for n in range(5_000)
     ]
     boundaries = [
-        ScannedBoundary(one.base_offset + 10, one.base_offset, one.size_bytes, "present", None, made=False)
-        for one in segments[:-1]
+        ScannedBoundary(segment.base_offset + 10, segment.base_offset, segment.size_bytes, "present", None, made=False)
+        for segment in segments[:-1]
     ]
     boundaries[2_345] = boundaries[2_345]._replace(state="missing")
     found = segments_picture(segments, boundaries, frozenset({10, 20}), [Mark("last stable offset", 23_456)])

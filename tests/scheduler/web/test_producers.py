@@ -54,9 +54,9 @@ def test_a_page_shows_the_last_census_of_a_schedule_and_names_who_stands_out(ser
         run = service.over(client, location)
         kept = client.get(f"{location}/partitions").json()
     assert (run["state"], run["totals"]["producers"]) == ("succeeded", 1_094)
-    for one in kept["partitions"]:
-        check_row(CensusRow, one["row"])
-    assert sum(one["row"]["producers"] for one in kept["partitions"]) == 1_094
+    for partition in kept["partitions"]:
+        check_row(CensusRow, partition["row"])
+    assert sum(partition["row"]["producers"] for partition in kept["partitions"]) == 1_094
     text = shown(service)
     assert re.search(r"<b class=\"num\">1,094</b> producers in 12 partitions of 5 topics", text)
     rows = re.findall(r'<a class="name"[^>]*>([^<]+)</a></th>\n<td class="num tell"[^>]*>([\d,]+)</td>', text)

@@ -176,7 +176,7 @@ def test_a_key_prefix_without_a_slash_is_separated_from_the_topic_by_the_manifes
     shutil.copytree(topic, tmp_path / f"tier{topic.name}")
     log_dir = open_source(tmp_path.as_uri(), PLAIN)
     assert not log_dir.problems
-    assert [str(one.topic_partition) for one in log_dir.partitions] == ["payments-0", "payments-1"]
+    assert [str(partition.topic_partition) for partition in log_dir.partitions] == ["payments-0", "payments-1"]
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_a_segment_without_a_manifest_is_not_there(copy: Path) -> None:
     objects(copy, "rsm-manifest")[-1].unlink()
     log_dir = open_source(copy.as_uri(), PLAIN)
     assert not log_dir.problems
-    assert [len(one.segments) for one in log_dir.partitions] == [3, 4]
+    assert [len(partition.segments) for partition in log_dir.partitions] == [3, 4]
 
 
 @pytest.mark.parametrize("suffix", ["log", "indexes"])
@@ -203,7 +203,7 @@ def test_an_object_that_is_gone_or_shorter_makes_its_partition_a_problem(copy: P
     for change in (lambda: None, path.unlink):
         change()
         log_dir = open_source(copy.as_uri(), PLAIN)
-        assert [one.topic_partition for one in log_dir.partitions] == [TopicPartition("payments", 1)]
+        assert [partition.topic_partition for partition in log_dir.partitions] == [TopicPartition("payments", 1)]
         assert path.name in str(log_dir.problems[0].error)
 
 

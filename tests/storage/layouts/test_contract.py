@@ -222,7 +222,7 @@ def test_no_two_segments_share_a_key(layout: Layout, store: ObjectStore) -> None
         a_segment(0, 10, topic_partition=TopicPartition("payments", 4)),
         a_segment(0, 10, topic_partition=TopicPartition("payments-3", 3)),
     ]
-    keys = [key for one in segments for key, _ in writes_of(layout.objects_of(one, store))]
+    keys = [key for segment in segments for key, _ in writes_of(layout.objects_of(segment, store))]
     assert len(keys) == len(set(keys))
 
 
@@ -318,14 +318,14 @@ def test_of_two_topics_of_one_name_a_reader_takes_the_one_that_is_chosen(layout:
     ship(layout, a_segment(0, 20, topic_id=OTHER_ID), store)
     assert len(read(layout, store).problems) == 1
     log_dir = layout.log_dir(store, store.list(), None, topic_ids={"payments": OTHER_ID})
-    assert [one.topic_id for one in log_dir.partitions] == [OTHER_ID]
+    assert [partition.topic_id for partition in log_dir.partitions] == [OTHER_ID]
 
 
 def test_a_reader_gets_the_partitions_that_it_wants(layout: Layout, store: ObjectStore) -> None:
     ship(layout, a_segment(0, 10), store)
     ship(layout, a_segment(0, 10, topic_partition=TopicPartition("payments", 4)), store)
     log_dir = layout.log_dir(store, store.list(), lambda one: one.partition == 4)
-    assert [one.topic_partition.partition for one in log_dir.partitions] == [4]
+    assert [partition.topic_partition.partition for partition in log_dir.partitions] == [4]
 
 
 def test_what_others_keep_in_the_store_is_not_seen(layout: Layout, store: ObjectStore) -> None:
@@ -367,7 +367,7 @@ def test_a_layout_knows_its_own_keys_alone(name: str, store: ObjectStore) -> Non
     known: dict[str, Tiered | Mirror] = {"flat": Flat(), "aiven": Aiven(), "mirror": Mirror()}
     keys = {
         "flat": [key for key, _ in writes_of(Flat().objects_of(a_segment(0, 10), store))],
-        "aiven": [one.key for one in Aiven().objects_of(a_segment(0, 10), store).files],
+        "aiven": [file.key for file in Aiven().objects_of(a_segment(0, 10), store).files],
         "mirror": ["payments-3/00000000000000000000.log", "meta.properties"],
     }
     assert {other for other, found in keys.items() if all(map(known[name].is_key, found))} == {name}
@@ -384,8 +384,8 @@ def test_a_copy_of_a_log_dir_is_read_with_its_last_segment_active(store: ObjectS
     assert visible(Mirror(), store) == [(0, 10), (10, None)]
     assert partition.topic_partition == PAYMENTS
     sources = Sources()
-    assert [sources.read(one.path) for one in partition.segments] == [b"log 0", b"log 10"]
-    assert [sources.read(one.path) for one in partition.snapshots] == [b"snapshot"]
+    assert [sources.read(segment.path) for segment in partition.segments] == [b"log 0", b"log 10"]
+    assert [sources.read(snapshot.path) for snapshot in partition.snapshots] == [b"snapshot"]
     assert partition.leader_epochs is not None
     assert sources.read(partition.leader_epochs) == b"0\n1\n4 0\n"
 
@@ -394,7 +394,7 @@ def test_what_a_killed_writer_has_left_is_named_by_nothing(layout: Layout, store
     written = ship(layout, a_segment(0, 10), store, most=-1)
     assert layout.unnamed_objects(store, list(store.list())).unreadable == ()
     left = {info.key for info in layout.unnamed_objects(store, list(store.list())).objects}
-    of_others = {one.key for one in written.files if Flat().deletion_of(one.key) is None}  # theirs to delete
+    of_others = {file.key for file in written.files if Flat().deletion_of(file.key) is None}  # theirs to delete
     kept_by_them = {one.key for one in written.beside} if of_others else set()
     assert left == {key for key, _ in writes_of(written)} - {written.manifest_key} - of_others - kept_by_them
     assert all(layout.deletion_of(key) is not None for key in left | kept_by_them)
@@ -414,8 +414,8 @@ def test_parts_that_are_rewritten_are_what_readers_find_and_nothing_names_the_ol
     for key, body in rewritten.writes:
         store.put(key, body)
     (after,) = read(layout, store).partitions
-    assert [sources.read(one.path) for one in after.snapshots] == [b"right snapshot", b"snapshot"]
-    assert [sources.read(one.sibling("txnindex")) for one in after.segments] == [b"right index", b"aborted"]
+    assert [sources.read(snapshot.path) for snapshot in after.snapshots] == [b"right snapshot", b"snapshot"]
+    assert [sources.read(segment.sibling("txnindex")) for segment in after.segments] == [b"right index", b"aborted"]
     assert {one: sources.read(one) for part in after.segments for one in (part.path, part.sibling("index"))} == kept
     assert {info.key for info in layout.unnamed_objects(store, list(store.list())).objects} == set(rewritten.replaced)
     for key in rewritten.replaced:
@@ -427,7 +427,7 @@ def test_parts_that_are_rewritten_are_what_readers_find_and_nothing_names_the_ol
 def test_what_says_of_a_segment_that_is_gone_is_named_by_nothing(store: ObjectStore) -> None:
     layout = LAYOUTS["aiven"]
     written = ship(layout, a_segment(0, 10), store)
-    for key in (*(one.key for one in written.files), written.manifest_key):
+    for key in (*(file.key for file in written.files), written.manifest_key):
         store.delete(key)
     assert [info.key for info in layout.unnamed_objects(store, list(store.list())).objects] == [written.beside[0].key]
 
@@ -467,7 +467,7 @@ def test_digests_vouch_for_all_files_of_a_partition_or_for_none(layout: Layout, 
     vouched = layout.manifest_records(store, partition)
     assert len(vouched.leader_epochs) == len(partition.segments)
     assert vouched.passed_over == ()
-    snapshots = {one.path for one in partition.snapshots}
+    snapshots = {snapshot.path for snapshot in partition.snapshots}
     assert snapshots <= vouched.digests.keys() if layout.tells_digests else not vouched.digests
 
 
@@ -486,23 +486,23 @@ def test_what_brokers_read_is_found_without_a_manifest_of_ours(layout: Tiered, s
 @pytest.mark.parametrize("name", sorted(LAYOUTS.keys() - {"local-tiered"}))
 def test_only_where_brokers_leave_manifests_is_what_is_gone_retained_away(name: str, store: ObjectStore) -> None:
     first, _ = (ship(LAYOUTS[name], a_segment(base, end), store) for base, end in ((0, 10), (10, 25)))
-    for one in first.files:
-        store.delete(one.key)
-    assert not BrokersFolders(store).have_lost(0, [one.key for one in first.files])
+    for file in first.files:
+        store.delete(file.key)
+    assert not BrokersFolders(store).have_lost(0, [file.key for file in first.files])
 
 
 def test_what_retention_of_brokers_has_taken_is_not_damage(store: ObjectStore) -> None:
     """They delete from the beginning, and know nothing of our manifests; where all is gone it was not retention."""
     layout = LAYOUTS["local-tiered"]
     first, second = (ship(layout, a_segment(base, end), store) for base, end in ((0, 10), (10, 25)))
-    taken = [one.key for one in first.files]
+    taken = [file.key for file in first.files]
     assert not BrokersFolders(store).have_lost(0, taken)
     for key in taken:
         store.delete(key)
     assert BrokersFolders(store).have_lost(0, taken)
     assert visible(layout, store) == [(10, 25)]
-    for one in second.files:
-        store.delete(one.key)
+    for file in second.files:
+        store.delete(file.key)
     assert not BrokersFolders(store).have_lost(0, taken)
 
 

@@ -119,7 +119,7 @@ def test_segments_without_manifests_are_one_log_whose_ends_are_those_of_their_la
     assert offsets_of(log_dir) == [(0, 10), (10, 25), (25, 40)]
     (partition,) = log_dir.partitions
     assert (partition.topic_id, partition.log_start_offset, partition.high_watermark) == (TOPIC_ID, 0, 40)
-    assert [one.offset for one in partition.snapshots] == [10, 25, 40]
+    assert [snapshot.offset for snapshot in partition.snapshots] == [10, 25, 40]
     assert (log_dir.is_shipped, log_dir.cluster_id, log_dir.broker_id) == (True, None, None)
 
 

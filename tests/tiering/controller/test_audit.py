@@ -73,7 +73,7 @@ def test_ids_in_no_block_are_reported_with_the_batches_that_carry_them(log_dir: 
     directory = log_dir / str(PARTITION)
     first, second = f"{directory}/{0:020d}.log", f"{directory}/{5:020d}.log"
     snapshot = f"{directory}/{5:020d}.snapshot"
-    assert [(one.producer_id, one.fault, one.blocks, one.carriers) for one in found.findings] == [
+    assert [(finding.producer_id, finding.fault, finding.blocks, finding.carriers) for finding in found.findings] == [
         (
             1500,
             Fault.UNALLOCATED,
@@ -108,7 +108,7 @@ def test_a_block_given_out_while_the_log_is_read_is_known(log_dir: Path) -> None
 def test_a_damaged_file_is_a_problem_and_the_rest_is_audited(log_dir: Path) -> None:
     (log_dir / str(PARTITION) / f"{5:020d}.snapshot").write_bytes(b"\0" * 10)
     found = audit(load_log_dir(log_dir), lambda: image(block(0, 1000), block(2000, 3000)))
-    assert [one.producer_id for one in found.findings] == [1500]
+    assert [finding.producer_id for finding in found.findings] == [1500]
     assert "producer snapshot version" in str(found.problems[0])
 
 
@@ -141,7 +141,7 @@ def test_retention_between_the_two_readings_keeps_the_finding(log_dir: Path) -> 
         return image(block(0, 2000), block(3000, 4000))
 
     found = audit(load_log_dir(log_dir), load)
-    assert [one.producer_id for one in found.findings] == [2500]
+    assert [finding.producer_id for finding in found.findings] == [2500]
     assert found.findings[0].carriers[0].base_offsets == ()
 
 

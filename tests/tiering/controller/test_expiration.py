@@ -62,7 +62,7 @@ def test_the_dynamic_default_of_a_real_cluster_is_found_with_its_record(name: st
     found = load_image(fixture_set(name).data)
     expiration = expiration_of(found, 1, {}).expiration
     assert (expiration.value_ms, expiration.level) == (43_200_000, Level.ALL_BROKERS)
-    (offset,) = [one.offset for one in found.broker_config_changes if one.name == EXPIRATION]
+    (offset,) = [change.offset for change in found.broker_config_changes if change.name == EXPIRATION]
     assert expiration.offset == offset
     assert [one.value_ms for _, one in expiration_history(found, 1, {})] == [DAY_MS, 43_200_000]
 

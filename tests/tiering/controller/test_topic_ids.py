@@ -28,7 +28,7 @@ def without_ids(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Pat
 
 
 def ids(log_dir: LogDir) -> dict[str, str | None]:
-    return {str(one.topic_partition): one.topic_id for one in log_dir.partitions}
+    return {str(partition.topic_partition): partition.topic_id for partition in log_dir.partitions}
 
 
 def test_lost_topic_ids_are_those_that_the_broker_had_written(

@@ -266,7 +266,7 @@ def test_s26_reading_the_metrics_after_a_change_changes_nothing(
     quota.update(UserRates(default=5_000.0))
     watch.at_ms += HOUR_MS
     look(quota)
-    assert [one.value for one in kafka_metrics(quota) if one.name == "tokens"] == [0.0]
+    assert [metric.value for metric in kafka_metrics(quota) if metric.name == "tokens"] == [0.0]
     assert quota.admit(ALICE, 1).throttle_time_ms == 720
 
 

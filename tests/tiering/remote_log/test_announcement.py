@@ -110,7 +110,7 @@ def situation(*, settings: dict[str, str] | None = None, **changes: Any) -> Situ
 
 
 def spans(manifests: Iterable[Announceable]) -> list[tuple[int, int]]:
-    return [(one.base_offset, one.next_base_offset) for one in manifests]
+    return [(manifest.base_offset, manifest.next_base_offset) for manifest in manifests]
 
 
 def stop_of(*manifests: Announceable, **changes: Any) -> Stop:
@@ -360,5 +360,5 @@ def test_whatever_is_announced_is_cached_by_a_broker_without_a_gap(lengths: list
     found = judge(PARTITION, kept, situation())
     values = [encode_record(record) for one in found.segments for record in records_of(one, broker_id=1, now_ms=2)]
     for cache in fold_events(events(map(decode_record, values))).partitions:
-        assert cache.readable_ids == {one.id for one in found.segments}
+        assert cache.readable_ids == {segment.id for segment in found.segments}
         assert (cache.start_offset, cache.gaps, cache.overlaps, cache.dropped) == (0, (), (), 0)

@@ -29,7 +29,7 @@ def cached(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
 
 
 def names(segments: Iterable[object]) -> list[str]:
-    return [one.id.lstrip("0")[:-1] for one in segments]  # type: ignore[attr-defined]
+    return [segment.id.lstrip("0")[:-1] for segment in segments]  # type: ignore[attr-defined]
 
 
 def test_segments_one_after_the_other_are_one_chain() -> None:
@@ -129,7 +129,7 @@ def test_the_fold_says_what_a_plain_reading_of_kafkas_cache_says(records: list[R
     folded = fold_events(events(records)).partitions
     states, readable = plain_reading(records)
     assert [one.readable_ids for one in folded] == ([readable] if folded else [])
-    assert [{one.id: one.state for one in part.segments} for part in folded] == ([states] if folded else [])
+    assert [{segment.id: segment.state for segment in part.segments} for part in folded] == ([states] if folded else [])
 
 
 def plain_reading(records: list[RemoteLogRecord]) -> tuple[dict[str, SegmentState], frozenset[str]]:

@@ -43,12 +43,12 @@ def test_what_a_broker_wrote_is_a_chain_of_segments_in_the_partition_where_it_be
     assert found.poison == ()
     spans = {str(one.partition.topic_partition): (one.start_offset, one.end_offset) for one in found.partitions}
     assert spans == {"payments-0": (0, 515), "payments-1": (0, 534)}
-    for one in found.partitions:
-        assert metadata_partition(one.partition, 3) == one.metadata_partition
-        assert (one.gaps, one.overlaps, one.orphans, one.dropped) == ((), (), (), 0)
-        folder = f"{one.partition.topic_partition}-{one.partition.id}"
+    for partition in found.partitions:
+        assert metadata_partition(partition.partition, 3) == partition.metadata_partition
+        assert (partition.gaps, partition.overlaps, partition.orphans, partition.dropped) == ((), (), (), 0)
+        folder = f"{partition.partition.topic_partition}-{partition.partition.id}"
         logs = {path.stem for path in (tiered.root / "remote" / "kafka-tiered-storage" / folder).glob("*.log")}
-        assert {f"{segment.start_offset:020d}-{segment.id}" for segment in one.readable} == logs
+        assert {f"{segment.start_offset:020d}-{segment.id}" for segment in partition.readable} == logs
 
 
 def in_kafkas_words(record: RemoteLogRecord) -> str:
@@ -63,7 +63,7 @@ def in_kafkas_words(record: RemoteLogRecord) -> str:
     if isinstance(record, RemoteLogSegmentMetadataUpdateRecord):
         event = f"eventTimestampMs={record.event_timestamp_ms}, brokerId={record.broker_id}"
         return f"RemoteLogSegmentMetadataUpdate{{{named}, state={state}, {event}}}"
-    epochs = ", ".join(f"{one.leader_epoch}={one.offset}" for one in record.segment_leader_epochs)
+    epochs = ", ".join(f"{epoch.leader_epoch}={epoch.offset}" for epoch in record.segment_leader_epochs)
     return (
         f"RemoteLogSegmentMetadata{{{named}, startOffset={record.start_offset}, endOffset={record.end_offset},"
         f" brokerId={record.broker_id}, maxTimestampMs={record.max_timestamp_ms},"
@@ -87,7 +87,7 @@ def test_an_invalid_record_is_an_event_of_its_own_and_hides_no_other(tmp_path: P
     write_metadata_partition(tmp_path, [*copied("a", 0, 9), b"\1\3\0junk", *copied("b", 10, 19)], number=4)
     found = fold_events(all_events(tmp_path))
     assert [(one.metadata_partition, one.offset) for one in found.poison] == [(4, 2)]
-    assert [one.end_offset for one in found.partitions] == [20]
+    assert [partition.end_offset for partition in found.partitions] == [20]
 
 
 @pytest.mark.parametrize("cut", [1, 20, 70])
@@ -128,4 +128,4 @@ def test_the_same_partition_from_two_log_dirs_is_refused(tmp_path: Path) -> None
 
 def test_records_of_a_partition_name_it(tmp_path: Path) -> None:
     write_metadata_partition(tmp_path, copied("a", 0, 9))
-    assert [one.partition for one in fold_events(all_events(tmp_path)).partitions] == [PARTITION]
+    assert [partition.partition for partition in fold_events(all_events(tmp_path)).partitions] == [PARTITION]

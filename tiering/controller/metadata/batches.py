@@ -209,7 +209,7 @@ def _read_batch(path: Path, position: int, data: bytes, expected: int, only: Col
         read(record, header.base_offset + index, position)
         for index, record in enumerate(read_records(data, header, what="metadata record", at=position))
     )
-    wanted = tuple([one for one in records if one is not None])
+    wanted = tuple([record for record in records if record is not None])
     return MetadataBatch(file=path, position=position, header=header, records=wanted)
 
 

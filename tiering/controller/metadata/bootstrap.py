@@ -102,7 +102,7 @@ def read_bootstrap(log_dir: Path) -> Bootstrap:
 
 def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
     footer = batches[-1]
-    first = next((one for one in batches if _is_of_topics(one)), footer)
+    first = next((batch for batch in batches if _is_of_topics(batch)), footer)
     at = batches.index(first)
     levels = [record.message for batch in batches[:at] for record in batch.records]
     features = {one.name: one.feature_level for one in levels if isinstance(one, FeatureLevelRecord)}

@@ -218,7 +218,7 @@ class _Folding:
             try:
                 handler(self.state, message, place)
             except MetadataLogError:
-                if not any(one.api_key in TYPES_BY_KEY for one in self.state.skipped.values()):
+                if not any(skipped.api_key in TYPES_BY_KEY for skipped in self.state.skipped.values()):
                     raise
                 known = TYPES_BY_MESSAGE[type(message)]
                 self._skip(known.api_key, f"of {known.name}, {DEPENDENT}", place)

@@ -283,10 +283,10 @@ class MetadataImage:
 
         """
         asked = {TYPES_BY_MESSAGE[message].api_key for message in messages}
-        for one in self.skipped:
-            if one.api_key in asked:
+        for skipped in self.skipped:
+            if skipped.api_key in asked:
                 raise MetadataVersionError(
-                    f"{one.first}: {one}, and the answer depends on them",
+                    f"{skipped.first}: {skipped}, and the answer depends on them",
                     hint="a newer release of Resnap may know them; until then give their values with flags or files",
                 )
         return self

@@ -86,7 +86,7 @@ class MetadataLogFiles:
             if self.checkpoints:
                 return self.checkpoints[-1]
             raise MetadataLogError(f"{self.directory} has neither a segment nor a checkpoint", hint=_WHOLE_DIRECTORY)
-        reaching = next((one for one in self.checkpoints if one.end_offset >= start), None)
+        reaching = next((checkpoint for checkpoint in self.checkpoints if checkpoint.end_offset >= start), None)
         if reaching is None:
             newest = self.checkpoints[-1].end_offset if self.checkpoints else 0
             raise MetadataLogError(

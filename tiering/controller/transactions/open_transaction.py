@@ -124,8 +124,8 @@ class OpenTransaction:
     def _shown_commit(self) -> Ending | None:
         """Return COMMITTED or UNKNOWN if a step shows a commit of this epoch here that may be its own; else None."""
         epoch, ends = self.producer_epoch, list(self._ends())
-        of_epoch = [one for one in ends if one.producer_epoch == epoch]
-        commits = [one for one in ends if one.state is TransactionState.PREPARE_COMMIT]
+        of_epoch = [transaction for transaction in ends if transaction.producer_epoch == epoch]
+        commits = [transaction for transaction in ends if transaction.state is TransactionState.PREPARE_COMMIT]
         if any(commit.client_v2 and commit.producer_epoch == epoch + 1 for commit in commits):
             return Ending.COMMITTED
         same = [one.update_ms for one in commits if one.producer_epoch == epoch and not one.client_v2]

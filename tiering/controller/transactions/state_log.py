@@ -183,7 +183,7 @@ class TransactionStates:
             for producer_id in (transaction.previous_producer_id, transaction.next_producer_id):
                 if producer_id != NO_PRODUCER_ID:
                     found.setdefault(producer_id, transaction)
-        return found | {one.producer_id: one for one in self.transactions.values()}
+        return found | {transaction.producer_id: transaction for transaction in self.transactions.values()}
 
     def history_of(self, producer_id: int) -> History:
         """Return the steps of the transactional id that has a producer id; none if they were not asked for."""

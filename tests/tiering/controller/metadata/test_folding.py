@@ -78,7 +78,7 @@ def folded(tmp_path: Path) -> Callable[..., MetadataImage]:
     """Fold records, or ready values of them, of which each batch holds one."""
 
     def fold_of(*records: MetadataRecord | bytes) -> MetadataImage:
-        values = [one if isinstance(one, bytes) else encode_record(one) for one in records]
+        values = [record if isinstance(record, bytes) else encode_record(record) for record in records]
         path = tmp_path / f"{0:020d}.log"
         path.write_bytes(
             b"".join(write_data_batch(offset=at, values=[one], timestamps=at + 100) for at, one in enumerate(values))
@@ -96,7 +96,7 @@ def only(payloads: list[dict], kind: str) -> list[dict]:
 def test_the_image_is_what_kafkas_own_tool_shows(name: str, fixture_set: Sets) -> None:
     fixture = fixture_set(name)
     image = load_image(fixture.data)
-    payloads = [one.payload for one in dumped_records((fixture.root / "metadata-dump.txt").read_text())]
+    payloads = [record.payload for record in dumped_records((fixture.root / "metadata-dump.txt").read_text())]
     removed = {one["topicId"] for one in only(payloads, "REMOVE_TOPIC_RECORD")}
     created = {one["name"]: one["topicId"] for one in only(payloads, "TOPIC_RECORD")}
     assert image.topic_ids() == {topic: topic_id for topic, topic_id in created.items() if topic_id not in removed}
@@ -121,7 +121,7 @@ def test_the_image_is_what_kafkas_own_tool_shows(name: str, fixture_set: Sets) -
         (tuple((part["entityType"], part["entityName"]) for part in one["entity"]), one["key"]): one["value"]
         for one in only(payloads, "CLIENT_QUOTA_RECORD")
     }
-    blocks = [(one.broker_id, one.broker_epoch, one.next_producer_id) for one in image.producer_id_blocks]
+    blocks = [(block.broker_id, block.broker_epoch, block.next_producer_id) for block in image.producer_id_blocks]
     assert blocks == [
         (one["brokerId"], one["brokerEpoch"], one["nextProducerId"]) for one in only(payloads, "PRODUCER_IDS_RECORD")
     ]
@@ -133,7 +133,7 @@ def test_the_image_is_what_kafkas_own_tool_shows(name: str, fixture_set: Sets) -
 def test_the_log_up_to_a_checkpoint_and_the_checkpoint_are_the_same_image(name: str, fixture_set: Sets) -> None:
     files = list_metadata_log(fixture_set(name).data)
     # From 4.2 on a formatted directory begins with one at offset 0, whose records come in the log once more.
-    checkpoints = [one for one in files.checkpoints if one.end_offset]
+    checkpoints = [checkpoint for checkpoint in files.checkpoints if checkpoint.end_offset]
     assert len(checkpoints) >= 6
     parts = [part for part in read_metadata_log(files) if isinstance(part, MetadataBatch)]
     for checkpoint in checkpoints:
@@ -242,7 +242,7 @@ def test_image_2_round_trip(tmp_path: Path) -> None:
 
 
 def spans(image: MetadataImage) -> list[tuple[int, int, str]]:
-    return [(one.first_producer_id, one.next_producer_id, one.source.value) for one in image.producer_id_blocks]
+    return [(block.first_producer_id, block.next_producer_id, block.source.value) for block in image.producer_id_blocks]
 
 
 def test_blocks_follow_one_another_and_say_whose_they_are(folded: Callable[..., MetadataImage]) -> None:
@@ -251,7 +251,7 @@ def test_blocks_follow_one_another_and_say_whose_they_are(folded: Callable[..., 
         ProducerIdsRecord(broker_id=2, broker_epoch=8, next_producer_id=2000),
     )
     assert spans(image) == [(0, 1000, "allocated"), (1000, 2000, "allocated")]
-    assert [(one.broker_id, one.broker_epoch, one.timestamp) for one in image.producer_id_blocks] == [
+    assert [(block.broker_id, block.broker_epoch, block.timestamp) for block in image.producer_id_blocks] == [
         (1, 6, 100),
         (2, 8, 101),
     ]
@@ -473,7 +473,7 @@ def test_settings_and_quotas_are_taken_away_again(folded: Callable[..., Metadata
     assert image.quotas == {(("user", None),): {"request_percentage": 5.0}}
     image = folded(given, replace(given, value=None), quota, replace(quota, remove=True))
     assert image.configs == image.quotas == {}
-    assert [(one.value, one.offset) for one in image.broker_config_changes] == [("5", 0), (None, 1)]
+    assert [(change.value, change.offset) for change in image.broker_config_changes] == [("5", 0), (None, 1)]
     assert isinstance(image.broker_config_changes[0], ConfigChange)
 
 

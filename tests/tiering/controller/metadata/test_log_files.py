@@ -63,15 +63,15 @@ def as_dumped(batch: MetadataBatch) -> DumpedBatch:
 def records_as_dumped(batch: MetadataBatch) -> list[DumpedRecord]:
     return [
         DumpedRecord(
-            offset=one.offset,
+            offset=record.offset,
             timestamp=batch.timestamp,
             payload={
-                "type": TYPES_BY_MESSAGE[type(one.message)].name,
-                "version": one.version,
-                "data": message_json(one.message, one.version),
+                "type": TYPES_BY_MESSAGE[type(record.message)].name,
+                "version": record.version,
+                "data": message_json(record.message, record.version),
             },
         )
-        for one in batch.records
+        for record in batch.records
     ]
 
 
@@ -86,7 +86,7 @@ def test_every_batch_and_record_is_as_kafkas_own_tool_shows_it(name: str, fixtur
     data = [batch for batch in ours[: len(theirs)] if not batch.header.is_control]
     records = [record for batch in data for record in records_as_dumped(batch)]
     assert records == list(dumped_records(dump))
-    later = {type(one.message) for batch in ours[len(theirs) :] for one in batch.records}
+    later = {type(record.message) for batch in ours[len(theirs) :] for record in batch.records}
     assert later <= {NoOpRecord, BrokerRegistrationChangeRecord, PartitionChangeRecord}
 
 

@@ -37,7 +37,7 @@ def parts(directory: Path) -> list[MetadataBatch | TornTail]:
 
 
 def messages(directory: Path) -> list[object]:
-    return [one.message for part in parts(directory) if isinstance(part, MetadataBatch) for one in part.records]
+    return [record.message for part in parts(directory) if isinstance(part, MetadataBatch) for record in part.records]
 
 
 @examples(30)  # each waits for the disk a few times
@@ -50,7 +50,7 @@ def test_what_was_appended_is_read_back(
         offsets = [log.append(records, timestamp=8) for records in appended]
     found = [part for part in parts(directory) if isinstance(part, MetadataBatch)][1:]
     assert [part.header.base_offset for part in found] == offsets
-    assert [[one.message for one in part.records] for part in found] == appended
+    assert [[record.message for record in part.records] for part in found] == appended
 
 
 def test_each_opening_begins_a_leader_epoch(directory: Path) -> None:
@@ -158,5 +158,5 @@ def test_what_was_acknowledged_survives_a_kill(directory: Path) -> None:
 def test_a_checkpoint_holds_its_records(tmp_path: Path) -> None:
     path = tmp_path / f"{5:020d}-{1:010d}.checkpoint"
     path.write_bytes(checkpoint_bytes([NEXT_BLOCK], epoch=1, timestamp=9))
-    found = [one.message for batch in read_checkpoint(path) for one in batch.records]
+    found = [record.message for batch in read_checkpoint(path) for record in batch.records]
     assert found[1:-1] == [NEXT_BLOCK]
