@@ -103,7 +103,7 @@ def _kept_after_ms(plan: PartitionPlan, clock_ms: int) -> int | None:
 def kept_places(plan: PartitionPlan, run: Run) -> frozenset[int]:
     """Return the indexes of the segments after which the state is cached: the last ones of ``run``, with growing gaps.
 
-    The newest is for a log that has grown; the older ones are for runs whose oldest remaining segment lies deeper.
+    The newest is for a log that has grown; the older ones are for runs whose oldest remaining segment is deeper.
     """
     if plan.keep_in is None or run is not plan.runs[-1]:
         return frozenset()
@@ -117,7 +117,7 @@ def kept_places(plan: PartitionPlan, run: Run) -> frozenset[int]:
 
 
 KEPT_BACK = (1, 2, 4, 16)
-"""How many segments from the end of a run the states lie that are kept."""
+"""How many segments before the end of a run the cached states are."""
 
 
 def keep_state(

@@ -1,13 +1,13 @@
 """The base of a run: the state of producers below the first offset that is read, as snapshots show it.
 
 A log begins at offset 0. If the first available segment begins later, because retention or tiering has deleted those
-below, or a window skips them, producers may be alive whose last batch lies below. Their state at the first offset W
+below, or a window skips them, producers may be alive whose last batch is below. Their state at the first offset W
 that is read is known from the snapshots at or above it:
 
 - An entry of the snapshot at W is the state at W.
-- So is an entry of the first snapshot M above W that has the producer, if its last batch and its transaction lie below
-  W, and no batch of the producer lies in [W, M). While its transaction is open, or it has never had a marker, none can;
-  for all others the run is read up to M, and shows it (``Lesson``): an entry does not say where its last marker lies.
+- So is an entry of the first snapshot M above W that has the producer, if its last batch and its transaction are below
+  W, and no batch of the producer is in [W, M). While its transaction is open, or it has never had a marker, none can;
+  for all others the run is read up to M, and shows it (``Lesson``): an entry does not say where its last marker is.
   An entry without a batch, which a transaction's marker leaves, may come entirely from the run; it counts only once the
   run has shown that it does not.
 
@@ -64,7 +64,7 @@ class Base(NamedTuple):
         return int(shown["first_seen"].max()) if len(shown) else 0
 
     def _is_unsure(self, read_from: int) -> BoolArray:
-        """Return for which entries a marker may lie between the run's first offset and the snapshot."""
+        """Return for which entries a marker may be between the run's first offset and the snapshot."""
         idle = self.shown["current_txn_first_offset"] == NONE
         unsure: BoolArray = idle & (self.shown["coordinator_epoch"] != NONE) & (self.shown["first_seen"] > read_from)
         return unsure

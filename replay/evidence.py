@@ -2,7 +2,7 @@
 
 - ``.timeindex``: the largest timestamp of each closed segment (``largest_timestamp``).
 - ``.txnindex``: transactions that were aborted, with their first offset and the offset of their marker.
-- snapshots that exist: transactions that were open when they were written, and producers whose last batch lies below
+- snapshots that exist: transactions that were open when they were written, and producers whose last batch is below
   the first segment. Such an entry is trusted, because it comes from real batches; the *absence* of a producer is not,
   because brokers also write empty snapshots without reading the log.
 
@@ -91,7 +91,7 @@ class Evidence:
     is_whole: bool = True
     """False if a transaction index could not be read: then nothing is known of the unread segments."""
     below: Array = field(default_factory=lambda: NOTHING_SHOWN, compare=False, repr=False)
-    """Entries (``SHOWN_DTYPE``) whose last batch lies below the first segment, each once."""
+    """Entries (``SHOWN_DTYPE``) whose last batch is below the first segment, each once."""
 
     def at(self, offsets: Sequence[int]) -> dict[int, BoundaryEvidence]:
         """Return what is known at each of the ascending ``offsets``; offsets without evidence are omitted."""
@@ -148,7 +148,7 @@ def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> Sequence
     """Return the segments of ``partition`` with their largest timestamps.
 
     Raises:
-        StoreError: the store they lie in failed.
+        StoreError: the store they are in failed.
 
     """
     largest = largest_timestamps(partition.segments, sources, remote=partition.is_remote)
@@ -180,7 +180,7 @@ def load_evidence(
     ``aborted_in`` gives the transactions aborted in some logs, and overrides their indexes.
 
     Raises:
-        StoreError: the store they lie in failed.
+        StoreError: the store they are in failed.
 
     """
     is_remote = partition.is_remote
@@ -249,7 +249,7 @@ def _shown(sources: Sources, begins: int, snapshot: SnapshotFile) -> tuple[bool,
     """Return whether a snapshot has entries, those with an open transaction, and those last seen below ``begins``."""
     try:
         entries = read_snapshot_array(sources.read(snapshot.path), snapshot.offset)
-    except (*_UNREADABLE, ConfigurationError):  # the key of a store that is only written to may lie elsewhere
+    except (*_UNREADABLE, ConfigurationError):  # the key of a store that is only written to may be elsewhere
         return None
     below = _below(entries, begins, snapshot.offset) if begins else NOTHING_SHOWN
     return bool(len(entries)), _open_entries(entries), below

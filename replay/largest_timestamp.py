@@ -56,7 +56,7 @@ def largest_timestamps(segments: Sequence[Segment], sources: Sources, *, remote:
     """Return the largest timestamp of each of ``segments`` in milliseconds, None if unknown.
 
     Raises:
-        StoreError: the store they lie in failed.
+        StoreError: the store they are in failed.
 
     """
     claims = list(each(partial(_claim, sources), segments, remote=remote))
@@ -74,7 +74,7 @@ def largest_timestamp_by_batches(segment: Segment, sources: Sources) -> int | No
     Else from the headers of all batches, and None if these cannot be read either.
 
     Raises:
-        StoreError: the store it lies in failed.
+        StoreError: the store it is in failed.
 
     """
     claim = _claim(sources, segment)
@@ -93,7 +93,7 @@ def proven_largest_timestamp(segment: Segment, sources: Sources) -> int | None:
     """Return the time index's largest timestamp of a closed segment, if the batch it names agrees; else None.
 
     Raises:
-        StoreError: the store it lies in failed.
+        StoreError: the store it is in failed.
 
     """
     return _proven(segment, _claim(sources, segment), sources)

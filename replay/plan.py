@@ -392,7 +392,7 @@ def proven(
     and so on.
 
     Raises:
-        StoreError: the store they lie in failed.
+        StoreError: the store they are in failed.
 
     """
     known: set[int] = set()

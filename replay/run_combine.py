@@ -140,7 +140,7 @@ class RunCombine:
         return self._given_up
 
     def finish(self) -> RunResult:
-        """Return the result; boundaries that were not reached lie above damage."""
+        """Return the result; boundaries that were not reached are above damage."""
         self._make_waiting(None)
         self._pass_high_watermark()
         reached = {result.offset for result in self._results}

@@ -12,7 +12,7 @@ tiered-storage-for-apache-kafka, 1.0.0.
 
 Secret keys that stay in the process that read them; other processes get the name of the key file.
 
-Data for Spark's tasks lies in memory and disk blocks that pass between processes. So a key is never part of it: each
+Data for Spark's tasks is in memory and disk blocks that pass between processes. So a key is never part of it: each
 process that needs the key reads the file itself, and compares a digest to be sure that the file is the same.
 """
 

@@ -71,7 +71,7 @@ def made_once(maxsize: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
 
 
 def each(work: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iterator[_R]:
-    """Yield ``work(item)`` for each of ``items``, in order; in parallel if they lie in a store."""
+    """Yield ``work(item)`` for each of ``items``, in order; in parallel if they are in a store."""
     if not remote:
         yield from map(work, items)
         return

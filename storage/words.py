@@ -78,7 +78,7 @@ def human_duration(seconds: float) -> str:
 def instant(at_ms: int) -> str:
     """Return a time in milliseconds as ISO 8601 in UTC, or as a plain number outside the calendar's range.
 
-    Clients may write any timestamp, so it may lie outside the years 1 to 9999.
+    Clients may write any timestamp, so it may be outside the years 1 to 9999.
     """
     try:
         at = _EPOCH + timedelta(milliseconds=at_ms)

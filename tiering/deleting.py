@@ -290,7 +290,7 @@ class PartitionRetention:
     topic_id: str | None
     """None where it was not known when its segments were shipped, and they are of no other topic."""
     beyond: tuple[ShippedManifest, ...]
-    """In the order of deletion: first what lies beside the chain, then from the oldest on."""
+    """In the order of deletion: first what is beside the chain, then from the oldest on."""
     kept: int
     """Segments that stay."""
 

@@ -74,7 +74,7 @@ class Scope:
     remote: str | None = None
     """URL of the remote storage whose segments are read with those of the log dirs as one log."""
     joining: Joining | None = None
-    """What lies there, where it has been listed already."""
+    """What is there, where it has been listed already."""
     beside: tuple[str, ...] = ()
     """The broker's other log dirs, where the sources are not all of them."""
     connect: Connect | None = None
@@ -96,7 +96,7 @@ class Scope:
         return shlex.join([*self.sources, *topics, *partitions, *remote, *self.rule_flags, *self.store_flags])
 
     def install_command(self, staged: str, *flags: str) -> str:
-        """Return the command that installs what lies in ``staged``; into ``LOG_DIR`` if not one is given."""
+        """Return the command that installs what is in ``staged``; into ``LOG_DIR`` if not one is given."""
         log_dir = "LOG_DIR"
         if len(self.sources) == 1 and not is_store_url(self.sources[0]):
             path = Path(self.sources[0])
@@ -143,7 +143,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectedPartition:
-    """One partition, and the log dir it lies in."""
+    """One partition, and the log dir it is in."""
 
     inventory: PartitionInventory
     log_dir: LogDir
@@ -359,7 +359,7 @@ def _joining(scope: Scope, log_dirs: Sequence[LogDir], sources: Sources) -> Join
     """Return what the remote storage in scope holds of ``log_dirs``, less what brokers' metadata say not to read.
 
     Raises:
-        UsageError: nothing that is read as a log lies there.
+        UsageError: nothing that is read as a log is there.
         StoreError, ClusterError: it, or the metadata, cannot be read.
 
     """

@@ -77,7 +77,7 @@ class StoreCheck:
     aborted_in: Callable[[SelectedPartition], Mapping[str, Sequence[AbortedTxn]]] = lambda _: {}
     """Returns what is known to be aborted in segments of a partition, by their locators; called once for each."""
     unreadable: dict[str, TopicPartition] = field(default_factory=dict)
-    """Locators of logs and snapshots that cannot be read: what lies below and above each is compared by itself."""
+    """Locators of logs and snapshots that cannot be read: what is below and above each is compared by itself."""
     beside: StoreCheck | None = None
     """Of the same store in another layout, whose manifests may name what this one finds: that is judged there."""
     named_logs: set[str] = field(default_factory=set)
@@ -157,7 +157,7 @@ class StoreCheck:
                         self.with_problems.add(TopicPartition(verified.manifest.topic, verified.manifest.partition))
                         self._note_unreadable(key, verified.manifest)
                 if verified.was_read:
-                    progress.expect(0, verified.size_bytes - listing.sizes.get(key, 0))  # of objects that lie elsewhere
+                    progress.expect(0, verified.size_bytes - listing.sizes.get(key, 0))  # of objects that are elsewhere
                     progress.advance(1, verified.size_bytes)
                     if not verified.problems:
                         self.journal.note(listing.manifests[key])

@@ -232,7 +232,7 @@ class PartRepair:
         if partition is None:
             partition = RepairedPartition(topic_partition=topic_partition, topic_id=inventory.topic_id, lease=lease)
             self.partitions.append(partition)
-        else:  # what lies above a gap
+        else:  # what is above a gap
             self.replace_indexes(partition)
             partition.open_at = {}
         beside = {f"{self.check.part.store.url}/{key}" for key in self.check.judged_beside}

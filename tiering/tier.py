@@ -76,7 +76,7 @@ class Uploading:
     bytes_per_s: int | None = None
     verification: Verification = "auto"
     layout: Layout = field(default_factory=partial(layout_named, "flat"))
-    """Where objects lie."""
+    """Where objects are."""
 
 
 class Left(NamedTuple):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FOLD_DTYPE: Final = np.dtype(
     [
         ("certain_silence_ms", "i8"),
-        # where the arrays lie, and how many fit in; who sets this keeps them alive
+        # where the arrays are, and how many fit in; who sets this keeps them alive
         ("rows_at", "i8"), ("row_room", "i8"), ("slots_at", "i8"), ("slot_room", "i8"),
         ("clocks_at", "i8"), ("clock_room", "i8"),
         # how many there are

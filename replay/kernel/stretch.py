@@ -37,7 +37,7 @@ TAKEN: Final = -1
 END: Final = 0
 """The end of the stretch."""
 MORE: Final = 1
-"""The batch at ``position`` does not lie in the block, as far as it must be seen."""
+"""The batch at ``position`` is not in the block, as far as it must be seen."""
 ODD: Final = 2
 """The batch at ``position`` is for the plain path."""
 FULL: Final = 3

@@ -99,7 +99,7 @@ class ProducerFold(FoldArrays):
         """Return the summary, with the newest clock after the last event; nothing may be appended after that."""
         kernel.settle_clocks(self.at, trailing_ms)
         rows = self._rows[: len(self)]
-        # Indexing by an array is several times slower than ``take``, and so is sorting a column where it lies.
+        # Indexing by an array is several times slower than ``take``, and so is sorting a column where it is.
         in_order = _words(rows).take(np.ascontiguousarray(rows["producer_id"]).argsort(), axis=0)
         return Piece(in_order.view(SUMMARY_DTYPE).reshape(-1), max(self.clock_ms, trailing_ms))
 

@@ -206,7 +206,7 @@ class Piece(NamedTuple):
     rows: Array
     clock_ms: int
     above: bool = False
-    """Whether the batches lie at or above the high watermark, in a split that it falls into."""
+    """Whether the batches are at or above the high watermark, in a split that it falls into."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -259,7 +259,7 @@ def _kill_jvm(context: SparkContext, gateway: ClientServer) -> None:
     listener, context._accumulatorServer = context._accumulatorServer, None  # noqa: SLF001 - stop() would wait for it
 
     def shut_down() -> None:
-        with suppress(FileNotFoundError):  # its socket lies in the scratch directory, which may be gone by then
+        with suppress(FileNotFoundError):  # its socket is in the scratch directory, which may be gone by then
             listener.shutdown()
 
     threading.Thread(target=shut_down, name="resnap-accumulators", daemon=True).start()

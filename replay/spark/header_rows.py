@@ -99,7 +99,7 @@ class LogSegment:
 
     @property
     def is_below_start(self) -> bool:
-        """Whether all of it lies below the log start offset."""
+        """Whether all of it is below the log start offset."""
         return self.range.next_base_offset is not None and self.range.next_base_offset <= self.log_start_offset
 
 

@@ -99,7 +99,7 @@ def read_record_rows(
     """Yield the rows of ``segment`` with the ``columns`` of ``RECORD_SCHEMA``; in a block, old messages come first.
 
     If it ``skips_damage``, a damaged batch, or what follows damage that hides the next batch, gives a row that says so
-    in the column ``DAMAGE``. Transactions whose ends may lie there are open.
+    in the column ``DAMAGE``. Transactions whose ends may be there are open.
 
     Raises:
         FormatError: damage, with file and position; what came before it has been yielded.

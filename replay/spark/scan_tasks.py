@@ -2,7 +2,7 @@
 
 Blocks: how summaries are sent between tasks, as large blocks of bytes instead of a row for each producer.
 
-A block holds some thousand summary rows of one piece of a split, as they lie in memory, or the facts of a split. Blocks
+A block holds some thousand summary rows of one piece of a split, as they are in memory, or the facts of a split. Blocks
 arrive in any order; their places give the order. Rows are sorted by producer id, so a block is cut into ranges of ids
 by two searches.
 

@@ -18,7 +18,7 @@ own; what it and the executors need travels in options and partitions.
 
 Excludes segments that cannot hold rows matching a query's filters.
 
-Filters are combined by AND. Topic, partition and segment are the same in all rows of a segment; offsets lie between its
+Filters are combined by AND. Topic, partition and segment are the same in all rows of a segment; offsets are between its
 base offset and the next one's; timestamps are not above the largest one, if the segment's time index has it and the
 batch that it names agrees. A filter of any other column or form excludes nothing. Spark evaluates every filter again.
 """
@@ -119,7 +119,7 @@ class Pruning:
         """Whether a row of the segment may match, if one of its partition may.
 
         Raises:
-            StoreError: the store it lies in failed.
+            StoreError: the store it is in failed.
 
         """
         base, last = segment.base_offset, inf if segment.next_base_offset is None else segment.next_base_offset - 1

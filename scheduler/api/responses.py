@@ -277,7 +277,7 @@ class ChangedEntry(Answer):
 
 
 class DifferenceAnswer(PartitionPart):
-    """What lies between two snapshots; at most as many of each list as asked for."""
+    """What is between two snapshots; at most as many of each list as asked for."""
 
     from_offset: int
     to_offset: int

@@ -35,14 +35,14 @@ class LargeStates:
     _releases: tuple[Release, ...] | None = None
 
     def look(self, topic_partition: TopicPartition, offset: int, entries: int, path: str | None = None) -> None:
-        """Warn, once for each partition, where the snapshot at ``offset``, which may lie at ``path``, has many."""
+        """Warn, once for each partition, where the snapshot at ``offset``, which may be at ``path``, has many."""
         if entries < MANY_ENTRIES or topic_partition in self._said:
             return
         self._said.add(topic_partition)
         self.warn(self.judged(f"{topic_partition}: the snapshot at {offset}", entries, path))
 
     def judged(self, snapshot: str, entries: int, path: str | None = None) -> str:
-        """Return what brokers do to a snapshot of many producers, and until when, if it lies at ``path``."""
+        """Return what brokers do to a snapshot of many producers, and until when, if it is at ``path``."""
         expiration_ms = self.settings.expiration_ms
         until_ms = None if path is None else excess_expired_ms(path, entries, self.sources, expiration_ms)
         unreadable = unreadable_snapshot(entries, self.releases(), until_ms)

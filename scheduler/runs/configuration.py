@@ -126,7 +126,7 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
 
     Raises:
         UsageError: no path, nor a URL of a form that is known.
-        PlaceForbiddenError: one lies outside what the configuration allows.
+        PlaceForbiddenError: one is outside what the configuration allows.
 
     """
     scheduled = [place for spec in settings.schedules for place in spec.sources]
@@ -186,7 +186,7 @@ def of_scanned_sources(settings: Settings, asked: RunRequest) -> RunRequest:
         is_partition = parsed is not None and str(parsed.topic_partition) == name and place_of(above) in configured
         sources.append(above if is_partition else source)
         partitions += [name] if is_partition else []
-    is_whole = len(partitions) < len(asked.sources)  # what else lies in the log dirs is scanned, too
+    is_whole = len(partitions) < len(asked.sources)  # what else is in the log dirs is scanned, too
     return replace(
         asked,
         sources=tuple(dict.fromkeys(sources)),

@@ -173,7 +173,7 @@ class PartitionDetails:
 
 
 class Difference(NamedTuple):
-    """What lies between two snapshots, as rows by producer id."""
+    """What is between two snapshots, as rows by producer id."""
 
     added: list[Row]
     removed: list[Row]

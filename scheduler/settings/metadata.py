@@ -61,7 +61,7 @@ def learn(
 
 
 def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:
-    """Return what the metadata log says that was named, or lies in the log dirs that the command works on."""
+    """Return what the metadata log says that was named, or is in the log dirs that the command works on."""
     named = path_in([*layers, static], "metadata_log")
     log_dirs = split_list(str(static["log_dirs"].value)) if "log_dirs" in static else ()
     there = tuple(places) or log_dirs

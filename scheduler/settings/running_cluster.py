@@ -1,6 +1,6 @@
 """Settings of the running cluster's brokers: a layer between the configuration file and a metadata log.
 
-A broker answers with what is in force on it, so nothing that lies in files can know better. Where brokers differ the
+A broker answers with what is in force on it, so nothing that is in files can know better. Where brokers differ the
 longest time counts: a snapshot may be loaded by any of them, and too long costs reading alone.
 """
 

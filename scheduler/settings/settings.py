@@ -1,6 +1,6 @@
 """``Settings``: all settings of one command as one frozen value, each with its origin.
 
-What lies below ``scheduler`` gets plain values out of it.
+What is below ``scheduler`` gets plain values out of it.
 """
 
 from collections.abc import Iterable, Iterator

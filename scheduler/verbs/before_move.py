@@ -2,7 +2,7 @@
 
 A replica that is moved between two disks of its broker starts from remote storage, and then knows the producers of its
 local segments alone (``docs/lost-producer-state.md``). So a move is safe once no producer whose last batch, or whose
-open transaction, lies below the local log start is unexpired. The newest snapshot shows them; producers that have
+open transaction, is below the local log start is unexpired. The newest snapshot shows them; producers that have
 written since then may be safe already. A replica that has lost state before does not show all: its row says so.
 
 Source: ``ReplicaAlterLogDirsThread``, ``TierStateMachine.buildProducerSnapshotFile``.

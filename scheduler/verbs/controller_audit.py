@@ -27,7 +27,7 @@ from resnap.tiering.selection import nothing_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Request):
-    """Check that every producer id in snapshots and segments lies in exactly one block that was allocated."""
+    """Check that every producer id in snapshots and segments is in exactly one block that was allocated."""
 
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")]
 

@@ -69,7 +69,7 @@ def run(request: Asked, context: Context) -> Iterator[Explained | Reported[LostL
     segments, found = _explained(selected, request.offset, request.producer_id, sources)
     try:
         find_ends(found, segments, request.offset, sources=sources)
-    except ResnapError as error:  # of what lies above the offset, which is not asked about
+    except ResnapError as error:  # of what is above the offset, which is not asked about
         context.warn(f"whether transactions that are open at {request.offset} have ended is not known: {error}")
     producer_ids = [one.producer_id for one in found if any(batch.is_transactional for batch in one.roles.values())]
     live = selected.live_facts

@@ -70,7 +70,7 @@ class Staging:
 
     @property
     def log_dir(self) -> Path:
-        """The log dir; where one partition's directory was given, the one that it lies in."""
+        """The log dir; where one partition's directory was given, the one that it is in."""
         given = Path(self.scope.sources[0])
         return Path(str(open_log_dir_or_partition(given, topics=lambda _: False).path))
 

@@ -58,7 +58,7 @@ def run(request: Asked, context: Context) -> Iterator[Unread | Reported[Planned]
     Raises:
         StalePlanError: what the plan was made for has changed.
         StoreError: no such bucket, or no access to it.
-        UsageError: a snapshot that lies beside the segments would be replaced.
+        UsageError: a snapshot that is beside the segments would be replaced.
         UsageError, LogDirError: a source is not what it should be.
 
     """

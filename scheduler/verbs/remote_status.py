@@ -135,7 +135,7 @@ def read_status(
 ) -> RemoteStatus:
     """Return what the metadata topic says of the partitions of ``scope``, compared with log dirs and ``store``.
 
-    The topic is that of the running ``cluster``, where one is given, else what lies of it in the log dirs. It is read
+    The topic is that of the running ``cluster``, where one is given, else what is of it in the log dirs. It is read
     again where the store has what it does not name, or lacks something: brokers may have gone on in between.
 
     Raises:

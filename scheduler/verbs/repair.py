@@ -74,7 +74,7 @@ def run(request: Asked, context: Context) -> Results[Result]:
     """Return the name of the run, then what is repaired, by partition; or what is put back, by segment.
 
     Raises:
-        UsageError: nothing would keep others from writing meanwhile, manifests above name what lies there, or there is
+        UsageError: nothing would keep others from writing meanwhile, manifests above name what is there, or there is
             no run to undo.
         StoreError: the store failed.
 
@@ -105,7 +105,7 @@ def run(request: Asked, context: Context) -> Results[Result]:
 
 
 def _refuse_below_manifests(store: ObjectStore, request: Asked, sources: Sources) -> None:
-    """Refuse the folder of brokers' objects alone where manifests of Resnap's lie above: they name the same objects."""
+    """Refuse the folder of brokers' objects alone where manifests of Resnap's are above: they name the same objects."""
     above = manifests_above(store.url, sources)
     if above is not None:
         what = f"{request.url} is a part of {above}, whose manifests name digests of what lies there"

@@ -350,7 +350,7 @@ class JudgedView(ReplayView):
     made = "recomputed"
 
     def __init__(self, scope: Scope, staged: str | None = None) -> None:
-        """Count nothing yet; ``staged`` is where the snapshots lie that are judged, if not beside the segments."""
+        """Count nothing yet; ``staged`` is where the snapshots are that are judged, if not beside the segments."""
         super().__init__(scope)
         self._staged = staged
         self._absent = 0

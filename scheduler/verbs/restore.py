@@ -132,7 +132,7 @@ class Order:
     assignment: Assignment | None = None
     """Of a new cluster: which brokers get a replica; None for each log dir's broker, of any cluster."""
     new_cluster: Path | None = None
-    """Where the bootstrap metadata of a new cluster lies, which gets what is restored."""
+    """Where the bootstrap metadata of a new cluster is, which gets what is restored."""
     topics: Mapping[str, TopicSettings] = field(default_factory=dict)
     """How topics are configured, by name, instead of what the store says."""
     connect: Connect | None = None

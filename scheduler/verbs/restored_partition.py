@@ -36,7 +36,7 @@ class RestoredPartition(Result):
 
 
 def passed_over(one: Restoration) -> VerificationError:
-    """Return the error of segments that lie beside those of a partition, and are not restored."""
+    """Return the error of segments that are beside those of a partition, and are not restored."""
     which = f"{len(one.passed_over)}, the first at offset {one.passed_over[0]}"
     return VerificationError(
         f"{one.topic_partition}: segments that a broker tiered itself lie beside those that Resnap has shipped:"

@@ -179,7 +179,7 @@ def _of_store(request: Asked, url: str, context: Context) -> Results[Result]:
 
     Raises:
         StoreError: the store failed.
-        UsageError: nothing that was shipped lies there.
+        UsageError: nothing that was shipped is there.
 
     """
     store = open_store(url, context.settings.s3())

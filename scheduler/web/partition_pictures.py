@@ -202,7 +202,7 @@ def _drawn(
 
 
 def _place_of(offset: int, columns: Sequence[_Column], places: Sequence[tuple[float, float]]) -> float:
-    """Return where an offset lies, between the ends of its column by its share of the offsets."""
+    """Return where an offset is, between the ends of its column by its share of the offsets."""
     for column, (x, wide) in zip(columns, places, strict=True):
         if column.end is None or offset < column.end:
             share = 1.0 if column.end is None else (offset - column.first) / (column.end - column.first)

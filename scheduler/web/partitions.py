@@ -82,7 +82,7 @@ def show_snapshot(
     to: Annotated[str, Query(max_length=19, pattern="^[0-9]*$")] = "",
     source: Source = "",
 ) -> Response:
-    """Show the producers at an offset, and what lies between them and those at another."""
+    """Show the producers at an offset, and what is between them and those at another."""
     details = context.services.partition_details
     loaded = details.snapshot(seen, offset)
     shown, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)

@@ -3,7 +3,7 @@
 There is no manifest: keys alone name the segments.
 
 A segment is complete if all objects that brokers need exist and its log ends with a whole batch. An incomplete one is a
-copy that is in progress or was abandoned. Exception: if another segment lies above it, and no complete one has its base
+copy that is in progress or was abandoned. Exception: if another segment is above it, and no complete one has its base
 offset, a segment without a snapshot was shipped so, as by brokers that are patched to ship segments without one
 (KIP-1026). The key gives the base offset, the last batch the end. Which segments brokers use is recorded in
 ``__remote_log_metadata``, which is not read here: of several segments with the same offsets, as retries leave them, the
@@ -151,9 +151,9 @@ class BrokersFolders:
     _listed: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def have_lost(self, base_offset: int, keys: Collection[str]) -> bool:
-        """Whether retention deleted the segment of ``keys``: nothing lies at or below its base offset.
+        """Whether retention deleted the segment of ``keys``: nothing is at or below its base offset.
 
-        Some segment must lie above it: a partition without any segment has lost its objects in another way.
+        Some segment must be above it: a partition without any segment has lost its objects in another way.
 
         Raises:
             StoreError: the store failed.
@@ -367,7 +367,7 @@ class LocalTieredListing:
     sizes: Mapping[str, int]
     """Bytes of all objects of each segment."""
     incomplete: Sequence[Incomplete]
-    """Segments that are not whole, each with one of the keys at which nothing lies."""
+    """Segments that are not whole, each with one of the keys at which nothing is."""
 
     def folder(self, key: str) -> str:
         """Return the folder of the partition."""
@@ -406,7 +406,7 @@ class LocalTiered:
         listed: Iterable[ObjectInfo],
         topics: Callable[[TopicPartition], bool] | None,
         *,
-        within: str = "",  # noqa: ARG002 - a partition lies in one folder, which was listed
+        within: str = "",  # noqa: ARG002 - a partition is in one folder, which was listed
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
         """Return the complete segments in ``listed``, of brokers or of Resnap."""

@@ -446,7 +446,7 @@ def random_blanks() -> bytes:
 
 
 def is_manifest(body: bytes) -> bool:
-    """Whether ``body`` can be read as a manifest; what else lies there is damage."""
+    """Whether ``body`` can be read as a manifest; what else is there is damage."""
     try:
         if body.startswith(_AVRO):
             read_manifest(body)

@@ -51,7 +51,7 @@ class Mirror:
         listed: Iterable[ObjectInfo],
         topics: Callable[[TopicPartition], bool] | None,
         *,
-        within: str = "",  # noqa: ARG002 - what was listed lies there
+        within: str = "",  # noqa: ARG002 - what was listed is there
         topic_ids: Mapping[str, str] | None = None,  # noqa: ARG002 - a log dir has one topic of a name
     ) -> LogDir:
         """Return the log dir that the objects ``listed`` of ``store``, in order of key, make."""

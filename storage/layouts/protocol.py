@@ -143,7 +143,7 @@ class Tiered(Protocol):
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> Listing:
         """Return the segments in ``store`` of the topics that ``wants`` selects by name, perhaps asked more than once.
 
-        Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it lies.
+        Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it is.
 
         Raises:
             StoreError: the store failed.

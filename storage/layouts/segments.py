@@ -179,7 +179,7 @@ class Vouched(NamedTuple):
     digests: Mapping[str, FileDigest]
     """Of its files, by locator; empty where no manifest has any."""
     passed_over: tuple[int, ...] = ()
-    """Base offsets of segments that lie beside the others, and that no manifest names."""
+    """Base offsets of segments that are beside the others, and that no manifest names."""
 
 
 class Unnamed(NamedTuple):
@@ -194,7 +194,7 @@ class Deletion(NamedTuple):
     """How an object that no manifest names is deleted."""
 
     beside: tuple[str, ...]
-    """Prefixes below which everything lies that may name it by now."""
+    """Prefixes that hold all objects that may name it by now."""
     lease: str | None
     """Of its partition; None where no run can be at work on it."""
     manifest_key: str | None
@@ -237,7 +237,7 @@ class BrokersObject(NamedTuple):
     part: str
     """What it holds, in the layout's own words."""
     stem: str | None
-    """Its key without suffix, if it is announced to brokers; it may lie under any prefix then."""
+    """Its key without suffix, if it is announced to brokers; it may be under any prefix then."""
     makes_visible: bool
     """Whether readers that know no metadata take the segment for complete by it."""
 

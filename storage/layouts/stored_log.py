@@ -1,7 +1,7 @@
 """Builds log dir values from the segments that a layout finds in a store.
 
 A layout knows the segments of each partition and how they follow one another. All of them are closed, and all shipped
-segments lie below the high watermark. A partition whose segments cannot be read as one log becomes a problem, so that
+segments are below the high watermark. A partition whose segments cannot be read as one log becomes a problem, so that
 it does not hide the others.
 """
 

@@ -99,7 +99,7 @@ def check_offset_index(entries: Sequence[OffsetIndexEntry], log_size: int) -> No
     """Check that the positions of an offset index fit its log of ``log_size`` bytes.
 
     Raises:
-        FormatError: a position does not rise or lies past the end of the log.
+        FormatError: a position does not rise or is past the end of the log.
 
     """
     positions = [entry.position for entry in entries]

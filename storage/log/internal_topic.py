@@ -35,7 +35,7 @@ class PlacedRecord(NamedTuple):
 
 
 def partitions_of(topic: str, log_dirs: Iterable[LogDir]) -> dict[int, PartitionDir]:
-    """Return the partitions of ``topic`` that lie in ``log_dirs``, by number.
+    """Return the partitions of ``topic`` that are in ``log_dirs``, by number.
 
     Raises:
         UsageError: a partition is in two log dirs.

@@ -334,7 +334,7 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 
 def log_dir_around(path: Path) -> Path | None:
-    """Return the broker's log dir that ``path``, which need not exist, lies in; None where it lies in none."""
+    """Return the broker's log dir that ``path``, which need not exist, is in; None where it is in none."""
     with legible(path):
         resolved = Path(os.path.realpath(path))
     return next((above for above in (resolved, *resolved.parents) if is_there(above / META_PROPERTIES)), None)

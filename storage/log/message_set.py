@@ -59,7 +59,7 @@ class LegacyMessage(NamedTuple):
 
 
 def read_legacy_message(buffer: Buffer, position: int = 0, *, at: int = 0) -> LegacyMessage:
-    """Return the message at ``position`` of ``buffer``; key and value are not read, and may lie beyond the buffer.
+    """Return the message at ``position`` of ``buffer``; key and value are not read, and may be beyond the buffer.
 
     Args:
         buffer: bytes of a segment; 26 from ``position`` on always suffice, 18 for magic 0.

@@ -107,7 +107,7 @@ class PartitionDir:
     cleaner_offset: int | None
     """Up to here the log has been compacted; None where the cleaner never was."""
     local_from: int | None = None
-    """Base offset of the first segment in the directory itself, where those below lie in remote storage; else None."""
+    """Base offset of the first segment in the directory itself, where those below are in remote storage; else None."""
     without_log: tuple[int, ...] = ()
     """Base offsets, ascending, that have only indexes left; empty for a directory without a segment."""
     stray: str | None = None

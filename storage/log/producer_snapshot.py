@@ -118,7 +118,7 @@ def read_snapshot_array(buffer: Buffer, offset: int | None = None) -> npt.NDArra
     """Return the entries of a whole snapshot file as an array of ``ENTRY_DTYPE`` over ``buffer`` itself.
 
     Nothing is copied or reordered, and a producer id that occurs twice has two entries. If ``offset``, of which the
-    file is the snapshot, is given, its entries must be of what lies below: a broker may have written it with the state
+    file is the snapshot, is given, its entries must be of what is below: a broker may have written it with the state
     of a log that it then truncated (KAFKA-6683).
 
     Raises:

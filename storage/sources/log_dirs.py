@@ -7,7 +7,7 @@ A log dir and the remote part of its partitions as one log: remote segments belo
 Where both have an offset, the log dir's segment is read. That both are one log is known by the first batch that both
 must have, byte by byte, and by the leader epochs. Where batches differ under different leader epochs, one of two
 histories was lost, as after an unclean election: the leader epochs of the log dir decide, as they do for a broker, and
-the remote segments of the other history count for nothing, if they lie where the log dir has its own. Everything else
+the remote segments of the other history count for nothing, if they are where the log dir has its own. Everything else
 that does not fit makes the partition a problem, which names both places.
 
 Source: ``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``.
@@ -226,7 +226,7 @@ def _layout_of(url: str, key: str) -> tuple[Tiered | Mirror | None, int]:
     """Return the layout of ``key`` below ``url``, and how many folders above ``url`` it begins.
 
     Raises:
-        UsageError: a segment lies directly below a prefix that is not named like a partition.
+        UsageError: a segment is directly below a prefix that is not named like a partition.
 
     """
     layout, depth = _match(url, key, READABLE)

@@ -301,7 +301,7 @@ def check_key(key: str) -> None:
     Portable is: ASCII letters and digits and ``!_.*'()=-``, in parts of at most 200 bytes between single slashes, none
     of them ``.`` or ``..``, at most 900 bytes in all. (Spaces, ``+``, ``%``, ``~`` and other characters are decoded,
     normalised or refused by one store or another.) The name of a partition's directory may be as long as Kafka lets it
-    be: snapshots must lie under it to stand beside the segments of a copy.
+    be: snapshots must be under it to stand beside the segments of a copy.
 
     Raises:
         UsageError: ``key`` is not portable.

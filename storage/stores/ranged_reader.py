@@ -93,7 +93,7 @@ class _Fetcher:
         return _Range(start, end, self._threads.submit(self.fetch, start, end))
 
     def fetch(self, start: int, end: int) -> bytes:
-        """Return [start, end), which is not empty and lies within the object."""
+        """Return [start, end), which is not empty and is within the object."""
         for attempt in range(1, _ATTEMPTS):
             try:
                 return self._fetch(start, end)

@@ -299,7 +299,7 @@ def _make_client(settings: S3Settings) -> S3Client:
         core = botocore.session.get_session()
         core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=_instant)
         session = boto3.session.Session(botocore_session=core, **settings.session_options())
-        # Given as a whole: botocore else composes it anew for each request, twice.
+        # Given as a whole: botocore else composes it again for each request, twice.
         who = f"resnap/{resnap_version()} {core.user_agent()}"
         config = Config(user_agent=who, max_pool_connections=_CONNECTIONS, **settings.config_options())
         client = session.client("s3", config=config, **settings.client_options())

@@ -1,4 +1,4 @@
-"""Audits the producer ids in a log dir: each must lie in exactly one allocated block.
+"""Audits the producer ids in a log dir: each must be in exactly one allocated block.
 
 An id in no block was never allocated by this cluster: the log, or a part of it, or the metadata log, belongs to another
 one. An id in two blocks may belong to two producers at once, which break each other's sequences. Both are reported with
@@ -43,9 +43,9 @@ class Fault(StrEnum):
     """What is wrong with a producer id."""
 
     UNALLOCATED = "unallocated"
-    """It lies in no block."""
+    """It is in no block."""
     DISPUTED = "disputed"
-    """It lies in several blocks."""
+    """It is in several blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class Finding:
     producer_id: int
     fault: Fault
     blocks: tuple[ProducerIdBlock, ...]
-    """That it lies in."""
+    """That it is in."""
     carriers: tuple[Carrier, ...]
 
 
@@ -133,7 +133,7 @@ class Claims:
         return np.asarray(begun - ended, dtype=np.int64)
 
     def wrong(self, ids: Ids) -> Ids:
-        """Return the ``ids`` that do not lie in exactly one block."""
+        """Return the ``ids`` that are not in exactly one block."""
         return np.asarray(ids[self.count(ids) != 1], dtype=np.int64)
 
     def finding(self, producer_id: int, carriers: tuple[Carrier, ...]) -> Finding:

@@ -68,7 +68,7 @@ class Outcome(StrEnum):
     STAGED_DAMAGED = "staged-damaged"
     """It is not what ``resnap regenerate`` left (exit code 13)."""
     DIRECTORY_BUSY = "directory-busy"
-    """A cleaner's or splitter's unfinished files lie in the directory: its broker must repair it first."""
+    """A cleaner's or splitter's unfinished files are in the directory: its broker must repair it first."""
     INDEX_MISSING = "index-missing"
     """A broker that finds an offset index missing, or a transaction index wrong, deletes the snapshots above it when it
     loads the log."""

@@ -204,7 +204,7 @@ class Undo:
 
     manifest: UndoManifest
     folder: Path
-    """Where the manifest lies, and what was kept aside."""
+    """Where the manifest is, and what was kept aside."""
     disk: Disk
 
     @property

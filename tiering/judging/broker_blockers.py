@@ -160,7 +160,7 @@ def hanging_transaction(
     ago.
 
     Raises:
-        StoreError: the store that the partition lies in failed.
+        StoreError: the store that the partition is in failed.
 
     """
     found = _in_newest_snapshot(inventory, sources, transaction_max_timeout_ms)

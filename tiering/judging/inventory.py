@@ -235,7 +235,7 @@ class PartitionInventory:
     boundaries: Sequence[BoundaryStatus]
     """One for each closed segment, ascending."""
     log_end: SnapshotFile | None
-    """The newest snapshot where it lies above all segment bases: a clean stop wrote it at the log end."""
+    """The newest snapshot where it is above all segment bases: a clean stop wrote it at the log end."""
     strays: tuple[SnapshotFile, ...]
     """The other snapshots that stand at no segment base; a broker deletes them when it loads the log."""
     compaction: Compaction
@@ -274,7 +274,7 @@ def take_inventory(
         taken: is called with each partition once it has been looked at.
 
     Raises:
-        StoreError: the store that the log dir lies in failed.
+        StoreError: the store that the log dir is in failed.
 
     """
     partitions: list[PartitionInventory] = []
@@ -305,11 +305,11 @@ def take_partition_inventory(
 ) -> PartitionInventory:
     """Return what the directory of ``partition`` says; the arguments are those of ``take_inventory``.
 
-    ``is_shipped`` says that its segments lie in a store, as ``tier`` or a broker has shipped them.
+    ``is_shipped`` says that its segments are in a store, as ``tier`` or a broker has shipped them.
 
     Raises:
         LogDirError: a snapshot at a boundary cannot be read.
-        StoreError: the store they lie in failed.
+        StoreError: the store they are in failed.
 
     """
     snapshots = {snapshot.offset: snapshot for snapshot in partition.snapshots}

@@ -67,7 +67,7 @@ def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: in
     After a loss a snapshot is right again once it has all producers of the last right one, of which one must be left.
 
     Raises:
-        StoreError: the store they lie in failed.
+        StoreError: the store they are in failed.
 
     """
     read = [*each(lambda one: _entries(one, sources), partition.snapshots, remote=partition.is_remote)]
@@ -170,7 +170,7 @@ def state_of_replica(partition: PartitionDir, sources: Sources, expiration_ms: i
     """Return ``lost_state`` of a directory, using its remote part if it is joined with that.
 
     Raises:
-        StoreError: the store that it lies in failed.
+        StoreError: the store that it is in failed.
 
     """
     is_joined = partition.local_from is not None

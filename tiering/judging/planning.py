@@ -73,7 +73,7 @@ def load_facts(
     ``aborted_in`` gives the aborted transactions of some logs.
 
     Raises:
-        StoreError: the store they lie in failed.
+        StoreError: the store they are in failed.
 
     """
     is_judged = partition.local_from is not None if is_judged is None else is_judged

@@ -232,7 +232,7 @@ def judge_partition(
         start: what a broker finds wrong when it starts; None to read it for this partition alone.
 
     Raises:
-        StoreError: the store that the partition lies in failed.
+        StoreError: the store that the partition is in failed.
 
     """
     hanging = hanging_transaction(

@@ -23,7 +23,7 @@ class Reason(StrEnum):
     """An internal topic, or one that ``cleanup.policy`` or ``cleaner-offset-checkpoint`` says is compacted, or
     batches that only a cleaner leaves (delete horizon, missing offsets)."""
     DIRECTORY_BUSY = "directory-busy"
-    """A cleaner's or splitter's unfinished files (``.swap``, ``.cleaned``) lie in the directory."""
+    """A cleaner's or splitter's unfinished files (``.swap``, ``.cleaned``) are in the directory."""
     HW_UNKNOWN = "hw-unknown"
     """Neither ``replication-offset-checkpoint`` nor ``--high-watermark`` says what is committed."""
     ABOVE_HIGH_WATERMARK = "above-high-watermark"

@@ -162,7 +162,7 @@ class StopReason(StrEnum):
     OTHER_LAYOUT = "other-layout"
     """An object is not where brokers look for it."""
     OTHER_STORE = "other-store"
-    """A segment that brokers know does not lie there."""
+    """A segment that brokers know is not there."""
     GAP = "gap"
     """It is not contiguous from the log start, or from where remote segments end."""
     OVERLAP = "overlap"

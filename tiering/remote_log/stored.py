@@ -11,9 +11,9 @@ tiered-storage-for-apache-kafka, 1.0.0; ``TaggedFields`` of Kafka.
 
 What brokers' metadata say of the segments in remote storage, for reading these as a log.
 
-A listing shows what lies there. The metadata say which of it counts: not a copy that was never finished, not what is
+A listing shows what is there. The metadata say which of it counts: not a copy that was never finished, not what is
 being deleted, and not what another leader has replaced. What they do not name counts as it is listed, since the
-metadata topic has a retention of its own, and what lies of it in a log dir may be old; so does what Resnap has shipped.
+metadata topic has a retention of its own, and what is of it in a log dir may be old; so does what Resnap has shipped.
 """
 
 from __future__ import annotations

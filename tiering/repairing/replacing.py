@@ -117,7 +117,7 @@ class Replacer:
     """Called before each step, and raises if another run is, or may be, at work on the partition."""
     _numbers: Iterator[int] = field(default_factory=count)
     _torn: set[str] = field(default_factory=set)
-    """Keys of what has just come back as other bytes than were written: what lies there is not used."""
+    """Keys of what has just come back as other bytes than were written: what is there is not used."""
 
     def replace(self, record: Record, rewritten: Rewritten, versions: Versions) -> Record | None:
         """Write the objects in ``rewritten`` of a segment, and return what was replaced; None if nothing changes.

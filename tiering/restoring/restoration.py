@@ -83,7 +83,7 @@ class Restoration:
     cluster_id: str | None = None
     """The cluster that it was shipped from; None if unknown."""
     passed_over: tuple[int, ...] = ()
-    """Base offsets of segments that lie beside the others, and that no manifest names."""
+    """Base offsets of segments that are beside the others, and that no manifest names."""
     log_start: int | None = None
     """Where the log starts, if that is inside one of the segments."""
     open_transactions: tuple[ProducerEntry, ...] = ()
@@ -206,7 +206,7 @@ def kept_log_start(partition: PartitionDir, checkpoints: Sequence[str], sources:
     begins above the first segment.
 
     Raises:
-        StoreError: the store they lie in failed.
+        StoreError: the store they are in failed.
 
     """
     bases = {segment.base_offset for segment in partition.segments}
@@ -230,7 +230,7 @@ def open_at_end(snapshot: str | None, sources: Sources) -> tuple[ProducerEntry, 
     """Return the entries with an open transaction in the last snapshot of a log, by their first offsets.
 
     Raises:
-        StoreError: the store it lies in failed.
+        StoreError: the store it is in failed.
 
     """
     if snapshot is None:

@@ -25,7 +25,7 @@ class DigestingReader:
         self.locator = reader.locator
         self.size_bytes = reader.size_bytes
         self.etag = reader.etag if isinstance(reader, RangedReader) else None
-        """Of an object that is read as it lies."""
+        """Of an object that is read as it is."""
         self.crc32c = 0
         """Of the first ``digested_bytes``, as is the other."""
         self.digested_bytes = 0

@@ -60,7 +60,7 @@ class Placement:
     steps: tuple[Step, ...]
     """What is placed, in the order in which it is to become visible."""
     is_attached: bool
-    """Whether all that is missing follows on what is stored; else the answer depends on knowing all that lies below."""
+    """Whether all that is missing follows on what is stored; else the answer depends on knowing all that is below."""
 
 
 def place(

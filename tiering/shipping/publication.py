@@ -54,7 +54,7 @@ def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
 
 
 def _not_there(delivery: Delivery, objects: Sequence[NewObject]) -> Iterator[str]:
-    """Yield the keys of ``objects`` that are missing, or of another length; where they lie together, one listing does.
+    """Yield the keys of ``objects`` that are missing, or of another length; where they are together, one listing does.
 
     Of a directory it would read the names of the whole partition.
     """

@@ -80,7 +80,7 @@ class CopyOrder:
 
         Raises:
             SegmentChangedError: also if retention, or a deletion of records, has reached the segment since.
-            StoreError: the store it lies in failed.
+            StoreError: the store it is in failed.
 
         """
         check_unchanged(self.segment, self.sources)

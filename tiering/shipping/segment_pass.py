@@ -38,7 +38,7 @@ class SegmentPass(NamedTuple):
 
     facts: ScanFacts
     confirmed_offsets: int
-    """Entries of the offset index that point at a batch and do not lie below it."""
+    """Entries of the offset index that point at a batch and are not below it."""
     confirmed_times: int
     """Entries of the time index that name a batch with their timestamp, the largest up to there."""
     epochs: tuple[LeaderEpoch, ...]

@@ -120,7 +120,7 @@ class Shipper:
 
     delivery: Delivery
     layout: Layout
-    """Where objects lie."""
+    """Where objects are."""
     staged: ObjectStore
     """Where the replay left its snapshots."""
     rules: ReplayRules

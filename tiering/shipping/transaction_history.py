@@ -44,7 +44,7 @@ class TransactionHistory:
 
         Raises:
             IndexUnusableError: they differ.
-            StoreError: the store that the snapshot lies in failed.
+            StoreError: the store that the snapshot is in failed.
 
         """
         before = self._before(segment.base_offset)

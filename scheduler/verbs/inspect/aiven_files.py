@@ -31,7 +31,7 @@ _READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
 
 
 def inspect_manifest(file: OpenedFile) -> Answer:
-    """Show a manifest: the segment and its chunks, and where each index lies."""
+    """Show a manifest: the segment and its chunks, and where each index is."""
     manifest = read_manifest(file.content())
     ranges = manifest.indexes.named()
     rows = [{"index": name, **part._asdict()} for name, part in ranges.items() if part is not None]
@@ -40,7 +40,7 @@ def inspect_manifest(file: OpenedFile) -> Answer:
 
 
 def inspect_indexes(file: OpenedFile) -> Answer:
-    """Show which indexes an object holds; its manifest, which lies beside it, says where each begins.
+    """Show which indexes an object holds; its manifest, which is beside it, says where each begins.
 
     Raises:
         UsageError: its name does not say of which segment it is.

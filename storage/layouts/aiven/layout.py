@@ -152,7 +152,7 @@ class Aiven:
         listed: Iterable[ObjectInfo],
         topics: Callable[[TopicPartition], bool] | None,
         *,
-        within: str = "",  # noqa: ARG002 - a topic lies in one folder, which was listed
+        within: str = "",  # noqa: ARG002 - a topic is in one folder, which was listed
         topic_ids: Mapping[str, str] | None = None,
     ) -> LogDir:
         """Return the segments that the manifests in ``listed`` make visible, of brokers and of Resnap."""
@@ -348,7 +348,7 @@ def _stored_log(log: SegmentFile, form: SegmentForm, cipher: SegmentCipher | Non
 def _stored_indexes(
     files: Mapping[ObjectKind, SegmentFile], cipher: SegmentCipher | None
 ) -> tuple[bytes, dict[str, IndexRange | None]]:
-    """Return the ``.indexes`` object, and where each index lies in it; an empty one takes no space."""
+    """Return the ``.indexes`` object, and where each index is in it; an empty one takes no space."""
     stored, ranges = b"", dict[str, IndexRange | None]()
     for name, kind in _INDEXES:
         if kind not in files:

@@ -207,7 +207,7 @@ def _chain(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogS
     """Return the segments in offset order; of several with the same offsets the one copied last.
 
     Raises:
-        VerificationError: they overlap, leave a gap, or lie under several key prefixes.
+        VerificationError: they overlap, leave a gap, or are under several key prefixes.
         ResnapError: one of them cannot be read.
 
     """

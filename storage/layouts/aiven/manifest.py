@@ -49,7 +49,7 @@ _LONG_END: Final = 1 << 63
 
 
 class IndexRange(NamedTuple):
-    """Where an index lies, as stored, in the ``.indexes`` object."""
+    """Where an index is, as stored, in the ``.indexes`` object."""
 
     position: int
     size: int

@@ -238,7 +238,7 @@ class StoredSegment:
         return cls(manifest, None if encryption is None else keys.cipher(encryption.data_key, encryption.aad))
 
     def index_range(self, suffix: str) -> IndexRange | None:
-        """Return where the index ``suffix`` lies in the ``.indexes`` object; None if there is none."""
+        """Return where the index ``suffix`` is in the ``.indexes`` object; None if there is none."""
         return self.manifest.indexes.named()[INDEX_NAMES[suffix]]
 
     def index(self, piece: bytes, place: IndexRange) -> bytes:

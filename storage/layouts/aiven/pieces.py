@@ -9,7 +9,7 @@ Source: ``CompressionChunkEnumeration``, ``EncryptionChunkEnumeration`` of the p
 The length, checksum and chunk positions of an object must be known before it is sent, and it may have to be sent again.
 So the segment is read twice and nothing is kept: encrypting it again gives the same bytes.
 
-The chunk index of the layout ``aiven``: where each chunk of a segment lies in its ``.log`` object.
+The chunk index of the layout ``aiven``: where each chunk of a segment is in its ``.log`` object.
 
 A segment is cut into chunks of one size, the last one shorter. Each is stored by itself, perhaps compressed, perhaps
 encrypted, and stored chunks follow one another without framing: the chunk index of the manifest says their sizes.

@@ -73,7 +73,7 @@ def key_beside(segment: NewSegment, segment_id: UUID, extension: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """Manifests under Resnap's own keys; their objects lie beside them, or where brokers read them."""
+    """Manifests under Resnap's own keys; their objects are beside them, or where brokers read them."""
 
     name: str = "flat"
     object_key: Callable[[NewSegment, UUID, ObjectKind], str] = key_beside
@@ -147,7 +147,7 @@ class Flat:
     ) -> Rewritten:
         """Return new objects beside the manifest, or replacing the old ones beside a log elsewhere, and the manifest.
 
-        An object that the manifest names already is written to the key that it names, in case another object lies
+        An object that the manifest names already is written to the key that it names, in case another object is
         there.
         """
         with in_file(manifest_key):

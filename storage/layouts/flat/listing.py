@@ -1,6 +1,6 @@
 """Reads a store in the layout ``flat``: segments by their manifests, as a log dir or one by one; and what none names.
 
-Only manifests count; an object that no manifest names is ignored. All segments are closed, and all shipped segments lie
+Only manifests count; an object that no manifest names is ignored. All segments are closed, and all shipped segments are
 below the high watermark. The files of a segment share the beginning of their keys, as in a log dir.
 """
 
@@ -90,7 +90,7 @@ class FlatListing:
 def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> FlatListing:
     """Return the segments in ``store`` of the topics that ``wants`` selects; names that keys escape always count.
 
-    Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it lies.
+    Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it is.
 
     Raises:
         StoreError: the store failed.
@@ -253,7 +253,7 @@ def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, m
 
 
 def _is_beside(place: FlatKey | None, entry: ManifestObject) -> bool:
-    """Whether an object lies beside its manifest: under the same id, or under one of its own after a repair."""
+    """Whether an object is beside its manifest: under the same id, or under one of its own after a repair."""
     found = parse_key(entry.key)
     if found is None or place is None or found.extension != entry.kind:
         return False

@@ -43,14 +43,14 @@ class TopicIds:
         return self.unknown.get((key.cluster, key.topic), UNKNOWN) if key.topic_id == UNKNOWN else key.topic_id
 
     def folder(self, key: FlatKey) -> str:
-        """Return the folder of the partition that the segment of ``key`` belongs to; its key may lie in another."""
+        """Return the folder of the partition that the segment of ``key`` belongs to; its key may be in another."""
         return f"{key.cluster}/{key.topic}/{self.of(key)}/{key.partition}/"
 
 
 def listing_prefix(within: str) -> str:
     """Return the key prefix that covers all segments belonging to ``within``, folders with a slash after each.
 
-    Segments of a topic may lie under ``none``, and finding their topic takes all topics of the name.
+    Segments of a topic may be under ``none``, and finding their topic takes all topics of the name.
     """
     folders = within.split("/")
     is_of_one_id = len(folders) > _TOPIC_FOLDERS + 1 and folders[_TOPIC_FOLDERS] != UNKNOWN
