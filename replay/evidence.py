@@ -185,13 +185,13 @@ def load_evidence(
     """
     is_remote = partition.is_remote
     indexed = [one for one in partition.segments if one.path not in distrusted and one.path not in aborted_in]
-    aborted = [*aborted_in.values(), *each(partial(_aborted, sources), indexed, remote=is_remote)]
+    aborted = [*aborted_in.values(), *each(partial(_aborted_txns, sources), indexed, remote=is_remote)]
     seen_open: dict[ProducerEntry, int] = {}
     newest: dict[bool, int] = {}
     begins = partition.segments[0].base_offset if partition.segments else 0
     own = (snapshot for snapshot in partition.snapshots if snapshot.path not in distrusted)
     snapshots = sorted((*own, *others), key=attrgetter("offset"))
-    shown = each(partial(_shown, sources, begins), snapshots, remote=is_remote or bool(others))
+    shown = each(partial(_entries_of, sources, begins), snapshots, remote=is_remote or bool(others))
     below = []
     for snapshot, found in zip(snapshots, shown, strict=True):
         if found is not None:
@@ -214,7 +214,7 @@ def load_evidence(
     )
 
 
-def _aborted(sources: Sources, segment: Segment) -> list[AbortedTxn] | None:
+def _aborted_txns(sources: Sources, segment: Segment) -> list[AbortedTxn] | None:
     """Return the entries of the transaction index of ``segment``, None if it exists and cannot be read."""
     if not segment.txnindex_bytes:
         return []
@@ -245,7 +245,9 @@ def _markers(partition: PartitionDir, aborted: Sequence[AbortedTxn], sources: So
     return found
 
 
-def _shown(sources: Sources, begins: int, snapshot: SnapshotFile) -> tuple[bool, list[ProducerEntry], Array] | None:
+def _entries_of(
+    sources: Sources, begins: int, snapshot: SnapshotFile
+) -> tuple[bool, list[ProducerEntry], Array] | None:
     """Return whether a snapshot has entries, those with an open transaction, and those last seen below ``begins``."""
     try:
         entries = read_snapshot_array(sources.read(snapshot.path), snapshot.offset)

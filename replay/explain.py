@@ -144,7 +144,7 @@ def log_end(locator: str, base_offset: int, sources: Sources) -> int:
 
     """
     facts = ScanFacts()
-    for _ in _scanned(locator, base_offset, None, facts, sources):
+    for _ in _scan(locator, base_offset, None, facts, sources):
         pass
     return facts.end_offset
 
@@ -163,10 +163,10 @@ def _events(segment: SegmentSpan, sources: Sources) -> Iterator[np.void]:
 
 
 def _blocks(segment: SegmentSpan, sources: Sources) -> Iterator[Array]:
-    return _scanned(segment.locator, segment.base_offset, segment.next_base_offset, ScanFacts(), sources)
+    return _scan(segment.locator, segment.base_offset, segment.next_base_offset, ScanFacts(), sources)
 
 
-def _scanned(locator: str, base: int, end: int | None, facts: ScanFacts, sources: Sources) -> Iterator[Array]:
+def _scan(locator: str, base: int, end: int | None, facts: ScanFacts, sources: Sources) -> Iterator[Array]:
     from resnap.replay.scan.producer_fold import scan  # noqa: PLC0415 - imports numba
 
     with sources.open(locator) as reader:

@@ -230,13 +230,13 @@ def _rebuild_once(plan: PartitionPlan, sink: SnapshotSink, reading: Reading, pro
     runs = []
     for run in plan.runs:
         combine = RunCombine(plan, run, sink, sources=reading.sources)
-        for parts in by_segment(_scanned(plan, run, reading, progress)):
+        for parts in by_segment(_scan_run(plan, run, reading, progress)):
             combine.add(whole(parts, plan, reading))
         runs.append(combine.finish())
     return partition_result(plan, runs, make_idle(plan, sink, reading.sources))
 
 
-def _scanned(plan: PartitionPlan, run: Run, reading: Reading, progress: Progress) -> Iterator[SplitSummary]:
+def _scan_run(plan: PartitionPlan, run: Run, reading: Reading, progress: Progress) -> Iterator[SplitSummary]:
     """Yield the summaries of the run's splits in order."""
     silence_ms = plan.rules.written_under.certain_silence_ms
     size_bytes = sum(segment.size_bytes for segment in plan.segments[run.start : run.end])

@@ -126,7 +126,7 @@ class RunCombine:
         anchor = keep_state(
             self.plan,
             self.run,
-            self._seen,
+            self._piece,
             offset,
             oldest_clock_ms=self._oldest_clock_ms,
             lacks_records=self._lacks_records,
@@ -209,7 +209,7 @@ class RunCombine:
         return self._table.rows()
 
     @property
-    def _seen(self) -> Piece:
+    def _piece(self) -> Piece:
         return Piece(self._state, self._table.clock_ms)
 
     def _pass_high_watermark(self) -> None:
@@ -238,7 +238,7 @@ class RunCombine:
             self._waiting = None
 
     def _make(self, boundary: Boundary) -> BoundaryResult:
-        found = self._found(boundary)
+        found = self._state_at(boundary)
         if isinstance(found, BoundaryResult):
             return found
         made = make_snapshot(
@@ -255,7 +255,7 @@ class RunCombine:
         ids = self._table.producer_ids()
         return np.setdiff1d(ids, self._base.untouched(self._state)) if len(self._base.shown) else ids
 
-    def _found(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
+    def _state_at(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
         """Return the state at ``boundary``, or the result with the reason why it is unknown."""
         as_of_ms, needed_since_ms = self._as_of_ms(boundary), self._needed_since_ms(boundary)
         if needed_since_ms is None and not self._is_given_up():

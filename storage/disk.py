@@ -377,16 +377,16 @@ def readable(path: Path) -> Iterator[None]:
     except NotADirectoryError as error:
         raise UsageError(f"{path} is not a directory", hint="give a log dir or a partition's directory") from error
     except PermissionError as error:
-        raise LogDirError(f"no permission to read {_concerned(path, error)}",
+        raise LogDirError(f"no permission to read {_path_of(path, error)}",
                           hint="run as the user that the broker runs as, often kafka") from error  # fmt: skip
     except OSError as error:
         remedy = "check the kernel's log for this disk"
         if error.errno in {errno.EINVAL, errno.EFBIG}:
             remedy = "put the broker's own file in its place, or remove what has its name"
         hint = f"{remedy}, and run the same command again"
-        raise LogDirError(f"cannot read {_concerned(path, error)}: {error.strerror}", hint=hint) from error
+        raise LogDirError(f"cannot read {_path_of(path, error)}: {error.strerror}", hint=hint) from error
 
 
-def _concerned(path: Path, error: OSError) -> Path:
+def _path_of(path: Path, error: OSError) -> Path:
     """Return the file that ``error`` concerns; its name is relative if it was read by descriptor."""
     return path / error.filename if isinstance(error.filename, str) else path

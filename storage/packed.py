@@ -76,7 +76,7 @@ class Packed(Sequence[_T]):
         return iter(self._values())
 
     def _values(self) -> tuple[_T, ...] | _Columns:
-        return self._columns if len(self) > _MOST_REMEMBERED else _remembered(self._columns)
+        return self._columns if len(self) > _MOST_REMEMBERED else _cached_values(self._columns)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Packed | tuple) and tuple(self) == tuple(other)
@@ -111,7 +111,7 @@ class _Columns:
 
 
 @lru_cache(maxsize=8)
-def _remembered(columns: _Columns) -> tuple[Any, ...]:
+def _cached_values(columns: _Columns) -> tuple[Any, ...]:
     """Return all values, cached: a partition is iterated dozens of times before the next one."""
     return tuple(columns)
 

@@ -69,7 +69,7 @@ class FileReader:
             """For machine code, which reads by itself."""
             self.size_bytes = os.fstat(self.descriptor).st_size
         except OSError as error:
-            raise _unopened(path, error) from error
+            raise _open_error(path, error) from error
         self.locator = path
 
     def __enter__(self) -> Self:
@@ -129,10 +129,10 @@ def readable(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unopened(path, error) from error
+        raise _open_error(path, error) from error
 
 
-def _unopened(path: str, error: OSError) -> LogDirError:
+def _open_error(path: str, error: OSError) -> LogDirError:
     if isinstance(error, FileNotFoundError):
         return FileGoneError(f"{path}: the file is gone", hint=DELETED_HINT)
     hint = "give the user who runs resnap read access (the broker's group, usually)"

@@ -145,13 +145,13 @@ def collect(
 
     """
     for folder in garbage.repairs:
-        yield from _dropped(store, folder, who=who, now_ms=now_ms, is_alone=is_alone)
+        yield from _delete_originals(store, folder, who=who, now_ms=now_ms, is_alone=is_alone)
     of_repairs = {info.key for folder in garbage.repairs for info in folder.infos}
     others = (info for info in garbage.objects if info.key not in of_repairs)
     for lease_name, infos in groupby(others, key=lambda info: _deletion_of(info.key).lease):
         found = list(infos)
         if lease_name is None:
-            yield from (_deleted(store, info) for info in _still_garbage(store, found))
+            yield from (_delete(store, info) for info in _still_garbage(store, found))
             continue
         try:
             with leased(store, lease_name, who=who, now_ms=now_ms) as lease:
@@ -163,7 +163,7 @@ def collect(
                     key = deletion.manifest_key
                     if is_alone or key is None or buried(key) or not _may_name(store, key, info.key):
                         lease.hold()
-                        yield _deleted(store, info)
+                        yield _delete(store, info)
         except LockedError as error:
             yield Collected(key=found[0].key, size_bytes=0, problem=error)
     for unfinished in garbage.unfinished:
@@ -171,14 +171,16 @@ def collect(
         yield Collected(key=unfinished.key, size_bytes=0)
 
 
-def _dropped(store: ObjectStore, folder: Folder, *, who: str, now_ms: int, is_alone: bool) -> Iterator[Collected]:
+def _delete_originals(
+    store: ObjectStore, folder: Folder, *, who: str, now_ms: int, is_alone: bool
+) -> Iterator[Collected]:
     """Delete the originals of a repair, under the lease of their partition."""
     try:
         record = read_record(store, folder.path) if RECORD in folder.names else None
     except (FormatError, ObjectNotFoundError):
         record = None  # nothing can be put back with it
     if record is None:
-        yield from (_deleted(store, info) for info in folder.infos)
+        yield from (_delete(store, info) for info in folder.infos)
         return
     try:
         with leased(store, record.lease, who=who, now_ms=now_ms) as lease:
@@ -240,7 +242,7 @@ def is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
     return (now.size_bytes, now.modified_ms // 1000) == (info.size_bytes, info.modified_ms // 1000)
 
 
-def _deleted(store: ObjectStore, info: ObjectInfo) -> Collected:
+def _delete(store: ObjectStore, info: ObjectInfo) -> Collected:
     store.delete(info.key)
     return Collected(key=info.key, size_bytes=info.size_bytes)
 

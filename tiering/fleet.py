@@ -329,7 +329,7 @@ class _Judged:
             reason: [] for reason in (GateReason.OFFLINE, GateReason.BELOW_MIN_IN_SYNC, GateReason.UNDER_REPLICATED)
         }
         for place in self.own:
-            left = len(self._left(place))
+            left = len(self._remaining_isr(place))
             others = len(place.replicas) - 1
             if not left:
                 found[GateReason.OFFLINE].append(place.topic_partition)
@@ -344,7 +344,7 @@ class _Judged:
     def not_staged(self) -> Iterator[Obstacle]:
         lacking = [
             place.topic_partition
-            for place, replica in self._seen()
+            for place, replica in self._replicas()
             if replica is not None and replica.missing and replica.unblocked_by not in _STAGED
         ]
         if lacking:
@@ -368,7 +368,7 @@ class _Judged:
         """Yield what is unknown: services that do not answer, replicas that were not scanned, or not compared."""
         yield from (broker.error for broker in self.facts.brokers if broker.error is not None)
         if all(broker.error is None for broker in self.facts.brokers if broker.broker_id == self.facts.broker_id):
-            unseen = [place.topic_partition for place, replica in self._seen() if replica is None]
+            unseen = [place.topic_partition for place, replica in self._replicas() if replica is None]
             if unseen:
                 yield f"broker {self.facts.broker_id}: its service has not seen {first_of(unseen)}"
         topics = {place.topic_partition.topic for place in self.own} - self.facts.min_in_sync.keys()
@@ -380,7 +380,7 @@ class _Judged:
             if one.state is ReplicaState.UNKNOWN and one.topic_partition in successors and one.broker_id in concerned:
                 yield f"producer state of {one.topic_partition}: {one.why}"
 
-    def _left(self, place: PartitionReplicas) -> list[int]:
+    def _remaining_isr(self, place: PartitionReplicas) -> list[int]:
         """Return the in-sync replicas without the broker, in the order in which they become leader."""
         gone = {self.facts.broker_id}
         return [one for one in place.replicas if one in place.in_sync and one in self.facts.running and one not in gone]
@@ -388,11 +388,11 @@ class _Judged:
     def _successions(self) -> Iterator[tuple[PartitionReplicas, int]]:
         """Yield the partitions that it leads, with their next leader."""
         for place in self.own:
-            left = self._left(place)
+            left = self._remaining_isr(place)
             if place.leader == self.facts.broker_id and left:
                 yield place, left[0]
 
-    def _seen(self) -> Iterator[tuple[PartitionReplicas, Replica | None]]:
+    def _replicas(self) -> Iterator[tuple[PartitionReplicas, Replica | None]]:
         """Yield its replicas of the selected topics, as its service has scanned them."""
         topics = next((broker.topics for broker in self.facts.brokers if broker.broker_id == self.facts.broker_id), {})
         for place in self.own:

@@ -67,7 +67,7 @@ class HeldCheck:
         """
         doubtful: dict[TopicPartition, TierOrder] = {}
         for order in (one for one in orders if one.doubted):
-            closed = self._closed(order)
+            closed = self._cannot_decrypt(order)
             if closed is None:
                 doubtful[order.selected.topic_partition] = order
             else:
@@ -87,15 +87,16 @@ class HeldCheck:
             apart = [segment for segment in order.doubted if _is_apart(segment, near[segment.manifest_key])]
             if apart:
                 warn(
-                    f"{self._made(order, apart)}; whether producers are missing there is not known, since no segment of"
-                    f" this log dir ends there: `resnap verify {order.store_url} {_flags(self.rules)}` shows it"
+                    f"{self._difference(order, apart)}; whether producers are missing there is not known, since no"
+                    f" segment of this log dir ends there: `resnap verify {order.store_url} {_flags(self.rules)}`"
+                    " shows it"
                 )
             lacks = [_lack(one, near[one.manifest_key], plan) for one in order.doubted if one not in apart]
             wrong = [one for one in lacks if one is not None]
             if wrong:
                 yield self._problem(order, wrong)
 
-    def _closed(self, order: TierOrder) -> ConfigurationError | None:
+    def _cannot_decrypt(self, order: TierOrder) -> ConfigurationError | None:
         """Return why the stored snapshots cannot be decrypted: shipping does not need the private key."""
         try:
             self.engine.reading.sources.read(_locator(order, order.doubted[0]))
@@ -118,13 +119,13 @@ class HeldCheck:
         what = "; ".join(f"at {segment.next_base_offset} {lacks}" for segment, lacks in wrong[:MOST_SHOWN])
         more = f"; and at {some(len(wrong) - MOST_SHOWN, 'more boundary')}" if len(wrong) > MOST_SHOWN else ""
         return VerificationError(
-            f"{self._made(order, [segment for segment, _ in wrong])}: {what}{more}",
+            f"{self._difference(order, [segment for segment, _ in wrong])}: {what}{more}",
             hint=f"nothing in the store was changed; `resnap repair {order.store_url} {_flags(self.rules)}` replaces "
             "these snapshots, where the store holds the beginning of the log; else"
             f" {_AGAIN if all(segment.is_replaceable for segment, _ in wrong) else _AGAIN_FOR_BROKERS}",
         )
 
-    def _made(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
+    def _difference(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
         """Return how the rules of the stored segments differ from this run's."""
         made = [(one.snapshot_origin, one.next_base_offset) for one in segments if one.snapshot_origin is not None]
         partition = order.selected.inventory.partition
@@ -143,7 +144,7 @@ class HeldCheck:
                 f"with --max-reach-back, from offset {cut.window_start_offset} on, and this run may begin earlier"
             )
         if narrower is not None:
-            reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_said(self.rules)}")
+            reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_rules_text(self.rules)}")
         what = f"{order.selected.topic_partition}: what {order.store_url} holds of the offsets {_offsets(segments)}"
         return f"{what} was made {'; and '.join(reasons)}"
 
@@ -192,7 +193,7 @@ def _as_of(rules: ReplayRules) -> str:
     return "roll" if rules.as_of.roll else instant(rules.as_of.now_ms)
 
 
-def _said(rules: ReplayRules) -> str:
+def _rules_text(rules: ReplayRules) -> str:
     at = "at its roll" if rules.as_of.roll else f"as of {_as_of(rules)}"
     return f"producer.id.expiration.ms {rules.expiry.expiration_ms}, {at}"
 

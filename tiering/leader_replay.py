@@ -118,9 +118,9 @@ class LeaderReplay:
             or self._is_marked(logs[name], answers[name], planner, tolerance)
         }
         with scratch_directory("replicas") as directory:
-            for result in self._replayed({name: logs[name] for name in by_mark}, planner, directory, show):
+            for result in self._replay({name: logs[name] for name in by_mark}, planner, directory, show):
                 place = wanted[result.topic_partition]
-                yield from _compared(place, result, answers[result.topic_partition], directory, tolerance)
+                yield from _compare(place, result, answers[result.topic_partition], directory, tolerance)
 
     def _logs(
         self, wanted: Mapping[TopicPartition, PartitionReplicas], planner: Planner
@@ -211,7 +211,7 @@ class LeaderReplay:
             if replica.error is None
         )
 
-    def _replayed(
+    def _replay(
         self, logs: Mapping[TopicPartition, SelectedPartition], planner: Planner, directory: Path, show: Show
     ) -> Iterator[PartitionResult]:
         plans = [self._plan(partition, planner) for partition in logs.values()]
@@ -228,7 +228,7 @@ class LeaderReplay:
         return plan_replay(selected.inventory, facts, partition.boundaries[-1:], planner.rules)
 
 
-def _compared(
+def _compare(
     place: PartitionReplicas,
     result: PartitionResult,
     answers: Mapping[int, ReplicaProducers],

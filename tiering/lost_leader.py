@@ -220,8 +220,8 @@ class LostLeader:
         lost = some(len(self.lost.producers), "producer")
         yield f"{self.topic_partition}: this replica lost the state of {lost}: {self.lost.detail}."
         yield "It leads, and answers wrongly:" if self.leads else "While it leads or has led, it answers wrongly:"
-        yield from self._aborted()
-        yield from self._appended()
+        yield from self._aborted_lines()
+        yield from self._appended_lines()
         yield (
             f"  of {lost} it does not know what lies below offset {self.lost.offset}: a batch that is sent again is"
             " appended again, and one of a fenced instance is taken, until the producer has written again or expires"
@@ -234,7 +234,7 @@ class LostLeader:
         yield "Then stop its broker, restore the replica's state, and start it:"
         yield from (f"  {command}" for command in heal_commands(log_dirs_of([self.selected])))
 
-    def _aborted(self) -> Iterator[str]:
+    def _aborted_lines(self) -> Iterator[str]:
         for one in self.aborted[:_MOST_NAMED]:
             yield (
                 f"  records of producer {one.producer_id} between the offsets {one.first_offset} and {one.last_offset}"
@@ -243,7 +243,7 @@ class LostLeader:
         if len(self.aborted) > _MOST_NAMED:
             yield f"  and {some(len(self.aborted) - _MOST_NAMED, 'more aborted transaction')}"
 
-    def _appended(self) -> Iterator[str]:
+    def _appended_lines(self) -> Iterator[str]:
         for one in self.appended[:_MOST_NAMED]:
             what = "is of a fenced epoch" if one.is_fenced else "has sequence numbers that were there already"
             yield (

@@ -346,7 +346,7 @@ class Planner:
                 facts = self._facts(partition)
                 cached = cached.supported_by(facts.evidence, self.rules)
             still_valid = self.run_cache.still_valid(cached, wanted, sink_url)
-            still_valid = self._compared(selected.inventory, still_valid, sink_url)
+            still_valid = self._compared_with_present(selected.inventory, still_valid, sink_url)
         if still_valid and self.rules.max_reach_back_ms is not None:
             facts = facts or self._facts(partition)
             whole = plan_replay(selected.inventory, facts, wanted, self.rules, high_watermark=high_watermark)
@@ -356,9 +356,9 @@ class Planner:
         else:
             facts = facts or self._facts(partition)
             plan, still_valid = self._left(selected.inventory, facts, wanted, still_valid, high_watermark)
-        return self._planned(selected, plan, cached, still_valid)
+        return self._plan_of(selected, plan, cached, still_valid)
 
-    def _compared(
+    def _compared_with_present(
         self, inventory: PartitionInventory, still_valid: tuple[CachedBoundary, ...], sink_url: str
     ) -> tuple[CachedBoundary, ...]:
         """Return those that were also compared with the snapshot that is in the log dir now, which `install` needs."""
@@ -415,7 +415,7 @@ class Planner:
         given = planned.plan.high_watermark
         return self.boundaries(now, wanted, None if given == before.high_watermark else given, sink_url)
 
-    def _planned(
+    def _plan_of(
         self,
         selected: SelectedPartition,
         plan: PartitionPlan,
@@ -436,7 +436,7 @@ class Planner:
         wanted = [end_of(segment) for segment in candidates.segments]
         high_watermark = candidates.high_watermark
         plan = plan_replay(inventory, facts, wanted, self.rules, high_watermark=high_watermark, to_end=True)
-        return self._planned(order.selected, plan, cached)
+        return self._plan_of(order.selected, plan, cached)
 
     def comparison(self, selected: SelectedPartition, snapshots: str | None) -> Planned:
         """Plan what must be known to judge the snapshots of a partition, or those below ``snapshots``."""
@@ -452,7 +452,7 @@ class Planner:
             if compare is None
             else list(compare)
         )
-        return self._planned(selected, plan_replay(inventory, facts, wanted, self.rules, compare=compare))
+        return self._plan_of(selected, plan_replay(inventory, facts, wanted, self.rules, compare=compare))
 
 
 def _with_log_end(selected: SelectedPartition, sources: Sources, saved: SavedPlan | None) -> SelectedPartition:

@@ -318,7 +318,7 @@ def _readable(
     problems: list[PartitionProblem] = []
     for source in scope.sources:
         try:
-            opened.append(_opened(source, scope, facts, sources, wanted))
+            opened.append(_open_log_dir(source, scope, facts, sources, wanted))
         except (LogDirError, NoLogDirError) as error:
             path = Path(source).absolute()
             problems.append(PartitionProblem(path=path, error=error, topic_partition=_partition_of(path)))
@@ -333,7 +333,7 @@ def _partition_of(path: Path) -> TopicPartition | None:
     return name.topic_partition if name is not None and is_there(path.parent / META_PROPERTIES) else None
 
 
-def _opened(
+def _open_log_dir(
     source: str, scope: Scope, facts: ClusterFacts | None, sources: Sources, wanted: Callable[[TopicPartition], bool]
 ) -> tuple[LogDir, ClusterMetadata]:
     """Return a source with what the running cluster, or a metadata log, says of its topics."""
@@ -351,7 +351,7 @@ def joined_once(scope: Scope, sources: Sources) -> Scope:
     log_dirs = []
     for source in scope.sources if scope.remote is not None else ():
         with suppress(ResnapError):
-            log_dirs.append(_opened(source, scope, None, sources, scope.wants_partition)[0])
+            log_dirs.append(_open_log_dir(source, scope, None, sources, scope.wants_partition)[0])
     return replace(scope, joining=_joining(scope, log_dirs, sources)) if log_dirs else scope
 
 

@@ -211,11 +211,11 @@ class PartRepair:
 
     def replace_snapshots(self, staged: str, reading: Progress, replaying: Progress) -> None:
         """Replay each partition into ``staged``, and replace its snapshots that are proven wrong."""
-        self.check.sink, self.check.aborted_in = staged, partial(self._judged, reading)
+        self.check.sink, self.check.aborted_in = staged, partial(self._judge_indexes, reading)
         for found in StoredSnapshots(self.check).compared(replaying):
             self._take(found)
 
-    def _judged(self, progress: Progress, selected: SelectedPartition) -> Mapping[str, tuple[AbortedTxn, ...]]:
+    def _judge_indexes(self, progress: Progress, selected: SelectedPartition) -> Mapping[str, tuple[AbortedTxn, ...]]:
         """Check the transaction indexes of a partition, and return the transactions aborted in its segments."""
         inventory = selected.inventory.partition
         topic_partition = inventory.topic_partition

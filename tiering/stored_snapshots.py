@@ -93,9 +93,9 @@ class StoredSnapshots:
             key: one for key, one in self.check.manifests.items() if not self.check.unreadable or self._is_whole(key)
         }
         for logs in self._logs(there):
-            yield from self._compared(logs, asked, progress)
+            yield from self._compare(logs, asked, progress)
 
-    def _compared(
+    def _compare(
         self, logs: StoredLogs, asked: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
         """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
@@ -111,7 +111,7 @@ class StoredSnapshots:
         compared: set[str] = set()
         for depth in range(max(map(len, whole), default=0)):
             layer = [found[depth] for found in whole if depth < len(found)]
-            for check in self._replayed(layer, held, progress):
+            for check in self._replay(layer, held, progress):
                 compared.add(check.key)
                 yield check
         broken = {at for path, at in self.check.unreadable.items() if path not in known}
@@ -124,7 +124,7 @@ class StoredSnapshots:
         for problem in (one for one in selection.problems if one.topic_partition not in gone_around):
             yield _not_compared(str(problem.path), str(problem.error))
         for below_or_above in self._logs(around):
-            yield from self._compared(below_or_above, left, progress)
+            yield from self._compare(below_or_above, left, progress)
 
     def _around_broken(self, logs: StoredLogs, unread: Collection[TopicPartition | None]) -> dict[str, ManifestFacts]:
         """Return the intact parts of those ``logs`` that are ``unread`` because of some broken segments."""
@@ -186,7 +186,7 @@ class StoredSnapshots:
         origin, planner = held.snapshot_origin, self.check.planner
         return planner.rules if origin is None else judged_under(origin, planner.rules, planner.asked)
 
-    def _replayed(
+    def _replay(
         self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
     ) -> Iterator[SnapshotCheck]:
         results = self.check.planner.engine.replay(

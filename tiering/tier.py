@@ -223,11 +223,13 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
         settled=cached.refused(left.candidates, work.store.url) if cached is not None else None,
         provenance=_provenance(selected),
         left=left,
-        doubted=tuple(_doubted(work, held, selected)),
+        doubted=tuple(_doubted_segments(work, held, selected)),
     )
 
 
-def _doubted(work: TierWork, held: Iterable[ShippedSegment], selected: SelectedPartition) -> Iterator[ShippedSegment]:
+def _doubted_segments(
+    work: TierWork, held: Iterable[ShippedSegment], selected: SelectedPartition
+) -> Iterator[ShippedSegment]:
     """Yield those of ``held`` whose snapshots may lack a producer that this run would keep."""
     rules, partition = work.planner.rules, selected.inventory.partition
     first, sources = first_offset(partition), work.planner.engine.reading.sources

@@ -291,7 +291,7 @@ class ProducerAppend:
             self._check_sequence(batch)
         before = self.updated.entry
         if before.has_open_transaction and not batch.transactional:
-            raise self._refused(
+            raise self._refusal(
                 KafkaError.INVALID_TXN_STATE,
                 batch.base_offset,
                 f"not transactional, but the transaction that began at {before.current_txn_first_offset} is open",
@@ -307,9 +307,9 @@ class ProducerAppend:
         before = self.updated.entry
         if self._is_of_the_transaction_before(before, marker.producer_epoch):
             why = f"epoch {marker.producer_epoch} is the last seen, and a marker of transactions v2 brings the next one"
-            raise self._refused(KafkaError.INVALID_PRODUCER_EPOCH, marker.offset, why)
+            raise self._refusal(KafkaError.INVALID_PRODUCER_EPOCH, marker.offset, why)
         if before.coordinator_epoch > marker.coordinator_epoch and self._origin is not AppendOrigin.REPLICATION:
-            raise self._refused(
+            raise self._refusal(
                 KafkaError.TRANSACTION_COORDINATOR_FENCED,
                 marker.offset,
                 f"coordinator epoch {marker.coordinator_epoch} is below {before.coordinator_epoch}, the last seen",
@@ -325,7 +325,7 @@ class ProducerAppend:
         seen = self.updated.entry.producer_epoch
         if epoch < seen and self._origin is not AppendOrigin.REPLICATION:
             why = f"epoch {epoch} is below {seen}, the last seen"
-            raise self._refused(KafkaError.INVALID_PRODUCER_EPOCH, offset, why)
+            raise self._refusal(KafkaError.INVALID_PRODUCER_EPOCH, offset, why)
 
     def _is_of_the_transaction_before(self, known: ProducerEntry, epoch: int) -> bool:
         """Whether a marker of ``epoch`` may belong to a transaction before the open one."""
@@ -346,7 +346,7 @@ class ProducerAppend:
             if sequence != last + 1 and not (sequence == 0 and last == MAX_SEQUENCE):
                 why = f"sequence {sequence} does not follow on {last}, the last in epoch {epoch}"
         if why is not None:
-            raise self._refused(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, batch.base_offset, why)
+            raise self._refusal(KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, batch.base_offset, why)
 
     def _overtakes(self, sequence: int) -> str | None:
         """Return why a batch is refused while the transaction is verified, whatever the epoch."""
@@ -372,5 +372,5 @@ class ProducerAppend:
             return self.updated.last_sequence
         return self.known.last_sequence if epoch == self.known.entry.producer_epoch else NO_SEQUENCE
 
-    def _refused(self, error: KafkaError, offset: int, why: str) -> RefusedError:
+    def _refusal(self, error: KafkaError, offset: int, why: str) -> RefusedError:
         return RefusedError(error, f"producer {self.producer_id} at offset {offset} of {self._where}: {why}")

@@ -39,7 +39,7 @@ class SplitScan:
         """Read the split, and yield its summary piece by piece."""
         try:
             if self.split.anchor is not None:
-                yield self._kept(self.split.anchor)
+                yield self._cached_piece(self.split.anchor)
                 return
             stretch = self.split.range
             with self.reading.sources.open(stretch.locator, end=stretch.end) as reader:
@@ -59,7 +59,7 @@ class SplitScan:
             start=self.start,
         )
 
-    def _kept(self, anchor: Anchor) -> Piece:
+    def _cached_piece(self, anchor: Anchor) -> Piece:
         """Return the state that an earlier replay cached, as the summary of everything below the split."""
         self.facts.oldest_server_clock_ms = anchor.oldest_clock_ms
         self.facts.lacks_records = anchor.lacks_records

@@ -95,7 +95,7 @@ class Combining:
         for parts in by_segment(summaries(stored)):
             combine.add(whole(parts, plan, self.reading))
         result = combine.finish()
-        yield _made(share, RUN, replace(result, boundaries=tuple(map(_bare, result.boundaries))))
+        yield _pickled_result(share, RUN, replace(result, boundaries=tuple(map(_bare, result.boundaries))))
 
     def _combine_range(self, share: Share, ranged: RangeCombine, stored: Iterator[Stored]) -> Iterator[Made]:
         for parts in by_segment(summaries(stored)):
@@ -104,11 +104,11 @@ class Combining:
         result = ranged.combine.finish()
         yield from ranged.entries(share, self.size)
         for found in result.boundaries:
-            yield _made(share, ranged.number_of[found.offset], _bare(found))
-        yield _made(share, RUN, replace(result, boundaries=()))
+            yield _pickled_result(share, ranged.number_of[found.offset], _bare(found))
+        yield _pickled_result(share, RUN, replace(result, boundaries=()))
 
 
-def _made(share: Share, boundary: int, found: RunResult | BoundaryResult) -> Made:
+def _pickled_result(share: Share, boundary: int, found: RunResult | BoundaryResult) -> Made:
     return Made(share.run, boundary, RESULT, share.range, 0, pickle.dumps(found))
 
 
@@ -163,13 +163,13 @@ def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], 
                 if boundary == RUN:
                     yield from (Made(run, RUN, RESULT, block.place[3], 0, block.read()) for block in stored)
                 else:
-                    found = _merged(list(stored), topic_partitions[run], sink)
+                    found = _merge_boundary(list(stored), topic_partitions[run], sink)
                     yield Made(run, boundary, RESULT, 0, 0, pickle.dumps(found))
     except ResnapError as error:
         yield Made(FAILED, RUN, RESULT, 0, 0, pickle.dumps(error))
 
 
-def _merged(stored: Sequence[Stored], topic_partition: TopicPartition, sink: PartSink) -> BoundaryResult:
+def _merge_boundary(stored: Sequence[Stored], topic_partition: TopicPartition, sink: PartSink) -> BoundaryResult:
     ranges = [pickle.loads(one.read()) for one in stored if one.place[2] == RESULT]  # noqa: S301 - of our own tasks
     joined = join_boundaries(ranges)
     if joined.outcome is not Outcome.REBUILT:

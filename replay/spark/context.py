@@ -91,7 +91,10 @@ def spark_context(
         archive = find_archive(java, SPARK_HOME / "jars", environment, scratch=scratch) if is_ours else None
         properties = spark_properties(settings, scratch, archive.options if archive else ())
         running.enter_context(without_tracebacks_of_py4j())
-        variables = {**spark_variables(settings, environment, java), **_submitted(properties, environment, scratch)}
+        variables = {
+            **spark_variables(settings, environment, java),
+            **_launcher_variable(properties, environment, scratch),
+        }
         with failure_told(java, output), _in_environment(variables):
             conf = SparkConf().setAll(list(properties.items()))
             with _interrupts_wait():
@@ -201,7 +204,7 @@ def _pass_on(number: int) -> None:
         signal.raise_signal(number)
 
 
-def _submitted(properties: Mapping[str, str], environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
+def _launcher_variable(properties: Mapping[str, str], environment: Mapping[str, str], scratch: Path) -> dict[str, str]:
     """Return the variable that gives Spark's launcher ``properties`` in a private file, not as arguments.
 
     Properties may be secrets, and every user of the machine sees the arguments of every process.

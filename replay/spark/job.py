@@ -157,17 +157,17 @@ class SparkRebuild:
         done, met = context.accumulator(0), context.accumulator({}, _Sketches())
         with watched_jobs(context, done, self.progress, stop) as watch:
             watch.compiles = is_local_master(context.master) and first_scan_compiles(self.reading)
-            blocks = self._scanned(context.parallelize(tasks, len(tasks)), block_bytes(later), done, met)
+            blocks = self._scan_stage(context.parallelize(tasks, len(tasks)), block_bytes(later), done, met)
             blocks.persist(StorageLevel.DISK_ONLY)
             # Counted by the JVM, which has the blocks, and not by Python workers that would have to be given them.
             blocks._jrdd.count()  # noqa: SLF001
             watch.phase = "combining"
-            division = _divided(met.value, len(runs), self.reading.producers_per_task)
-            made = self._combined(blocks, division, runs, later).collect()
+            division = _divide(met.value, len(runs), self.reading.producers_per_task)
+            made = self._combine_stage(blocks, division, runs, later).collect()
             blocks.unpersist()
         return _assembled(made, runs)
 
-    def _scanned(
+    def _scan_stage(
         self, tasks: RDD[bytes], size: int, done: Accumulator[int], met: Accumulator[dict[int, IntArray]]
     ) -> RDD[tuple[int, Block]]:
         reading = self.reading
@@ -182,7 +182,7 @@ class SparkRebuild:
 
         return tasks.mapPartitions(scan_tasks)
 
-    def _combined(
+    def _combine_stage(
         self, blocks: RDD[tuple[int, Block]], division: _Division, runs: Sequence[tuple[PartitionPlan, Run]], tasks: int
     ) -> RDD[Made]:
         sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(tasks)
@@ -242,7 +242,7 @@ class _Sketches(AccumulatorParam):  # type: ignore[misc]
         return value1
 
 
-def _divided(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> _Division:
+def _divide(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> _Division:
     shares: list[Share] = []
     first_share: list[int] = []
     starts: dict[int, tuple[int, ...]] = {}

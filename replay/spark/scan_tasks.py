@@ -208,7 +208,7 @@ class Spool(AbstractContextManager["Spool"]):
 def sketch(producer_ids: IntArray) -> IntArray:
     """Return the distinct ``producer_ids`` with the smallest hashes, by ascending hash."""
     ids = np.unique(producer_ids)
-    hashes = _mixed(ids)
+    hashes = _mix(ids)
     order = np.argsort(hashes)[:SAMPLE] if len(ids) <= 2 * SAMPLE else _smallest(hashes)
     found: IntArray = ids[order]
     return found
@@ -223,7 +223,7 @@ def estimated(sample: IntArray) -> int:
     """Return the approximate number of distinct ids; exact if the sample holds them all."""
     if len(sample) < SAMPLE:
         return len(sample)
-    largest = int(_mixed(sample[-1:])[0]) + 1
+    largest = int(_mix(sample[-1:])[0]) + 1
     return (SAMPLE - 1) * (1 << 64) // largest
 
 
@@ -239,7 +239,7 @@ def _smallest(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     return among[np.argsort(hashes[among])]
 
 
-def _mixed(ids: IntArray) -> npt.NDArray[np.uint64]:
+def _mix(ids: IntArray) -> npt.NDArray[np.uint64]:
     """Hash ids one to one, so that neighbours are spread (the last steps of SplitMix64)."""
     mixed = ids.astype(np.uint64)
     with np.errstate(over="ignore"):
@@ -307,11 +307,11 @@ def _split_blocks(
         yield facts_block(empty_part(split))
         return
     heads: list[Piece] = []
-    yield from row_blocks(split, _noted(scan.pieces(), samples), heads, size)
+    yield from row_blocks(split, _sample_ids(scan.pieces(), samples), heads, size)
     yield facts_block(scan.summary(tuple(heads)))
 
 
-def _noted(pieces: Iterable[Piece], samples: list[IntArray]) -> Iterator[Piece]:
+def _sample_ids(pieces: Iterable[Piece], samples: list[IntArray]) -> Iterator[Piece]:
     for piece in pieces:
         samples.append(sketch(piece.rows["producer_id"]))
         yield piece

@@ -125,7 +125,7 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
         "spark.app.name": settings.app_name,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.defaultJavaOptions": " ".join(
-            [_java_options(settings, scratch), *(f'"{_escaped(option)}"' for option in java_options)]
+            [_java_options(settings, scratch), *(f'"{_escape(option)}"' for option in java_options)]
         ),
         "spark.log.level": settings.log_level,
         "spark.ui.enabled": "false",
@@ -183,18 +183,18 @@ def _java_options(settings: SparkSettings, scratch: Path) -> str:
         f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').absolute().as_uri()}",
         f"-Dresnap.log.level={settings.log_level}",
         # Spark's scratch files, native libraries and sockets, all of which it may leave behind.
-        f'"-Djava.io.tmpdir={_escaped(scratch)}"',
+        f'"-Djava.io.tmpdir={_escape(scratch)}"',
     ]
     if not has_user_name():
         # Java would take "?" for the home directory, and Spark would stumble over it.
-        options.append(f'"-Duser.home={_escaped(scratch)}"')
+        options.append(f'"-Duser.home={_escape(scratch)}"')
     if settings.is_local:
         # One short run: the optimising compiler and the parallel collector cost more than they bring.
         options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     return " ".join(options)
 
 
-def _escaped(path: Path | str) -> str:
+def _escape(path: Path | str) -> str:
     """Return ``path`` escaped for double quotes in a Spark option string."""
     return str(path).replace("\\", "\\\\").replace('"', '\\"')
 

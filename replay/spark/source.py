@@ -395,7 +395,7 @@ def _segments_at(source: str, topic: str, pruning: Pruning, remote: str | None) 
         place, pruning.sources, topics=lambda found: fnmatchcase(found.topic, topic) and pruning.reads_topic(found)
     )
     if remote is not None:
-        log_dir = _joined(log_dir, remote, pruning.sources)
+        log_dir = _join_remote(log_dir, remote, pruning.sources)
     for problem in log_dir.problems:
         # A damaged checkpoint says nothing about batches; a partition that could not be listed would be missing.
         if problem.topic_partition is not None:
@@ -404,7 +404,7 @@ def _segments_at(source: str, topic: str, pruning: Pruning, remote: str | None) 
         yield from _segments_of(partition, pruning)
 
 
-def _joined(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
+def _join_remote(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
     """Return ``log_dir`` joined with what was tiered of it to the URL ``remote``."""
     partitions = log_dir.partitions
     stored = open_tiered(

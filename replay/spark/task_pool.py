@@ -98,7 +98,7 @@ class TaskPool(Generic[_T, _R]):
         waiting: _Waiting[_T, _R] = _Waiting(item, size_bytes, is_wanted)
         with self._change:
             if self._is_closed:
-                raise _closed()
+                raise _closed_error()
             self._waiting.append(waiting)
             self._change.notify()
         result = waiting.result.result()
@@ -114,7 +114,7 @@ class TaskPool(Generic[_T, _R]):
             self._waiting.clear()
             self._change.notify_all()
         for task in left:
-            _fail(task, _closed())
+            _fail(task, _closed_error())
         if left:
             cancel_jobs(self._context, self._group)
 
@@ -166,7 +166,7 @@ class TaskPool(Generic[_T, _R]):
                 task.append(one)
                 left_bytes -= one.size_bytes
             else:
-                _fail(one, _closed())
+                _fail(one, _closed_error())
         return task
 
     def _run(self, tasks: list[list[_Waiting[_T, _R]]]) -> list[_R | ResnapError]:
@@ -199,5 +199,5 @@ def _fail(waiting: _Waiting[_T, _R], error: BaseException) -> None:
         waiting.result.set_exception(error)
 
 
-def _closed() -> ResnapError:
+def _closed_error() -> ResnapError:
     return ResnapError("the run was ended while executors were at work")

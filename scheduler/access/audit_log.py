@@ -72,7 +72,7 @@ class AuditLog:
         texts = {"principal": principal, "role": role, "action": action, "resource": resource, "outcome": outcome}
         values: dict[str, object] = {name: redacted(text[:_TEXT]) for name, text in texts.items()}
         with self.database.write() as connection:
-            inserted(connection, "audit", {"at_ms": self.clock.now_ms(), **values, "detail": _kept(detail or {})})
+            inserted(connection, "audit", {"at_ms": self.clock.now_ms(), **values, "detail": _shorten(detail or {})})
 
     def page(
         self, *, principal: str = "", action: str = "", outcome: str = "", before: int | None = None, limit: int = 50
@@ -87,6 +87,6 @@ class AuditLog:
             return [loaded(AuditEntry, row, detail=json.loads(row["detail"])) for row in rows]
 
 
-def _kept(detail: Mapping[str, object]) -> str:
+def _shorten(detail: Mapping[str, object]) -> str:
     text = json.dumps(shown(detail), default=str)
     return text if len(text) <= _DETAIL else json.dumps({"beginning": text[:_DETAIL]})

@@ -56,8 +56,8 @@ class AttemptLimit:
         key, now_s = site_of(address), self._clock.monotonic_s()
         with self._guard:
             bucket = self._buckets.pop(key, _Bucket(self._burst, now_s))
-            left = _refilled(bucket, now_s, self._burst, self._refill_s)
-            of_all = _refilled(self._of_all, now_s, self._burst * ALL, self._refill_s / ALL)
+            left = _attempts_left(bucket, now_s, self._burst, self._refill_s)
+            of_all = _attempts_left(self._of_all, now_s, self._burst * ALL, self._refill_s / ALL)
             wait_s = max((1 - left) * self._refill_s, (1 - of_all) * self._refill_s / ALL, 0.0)
             cost = 0 if wait_s else 1
             self._buckets[key], self._of_all = _Bucket(left - cost, now_s), _Bucket(of_all - cost, now_s)
@@ -69,7 +69,7 @@ class AttemptLimit:
         return len(self._buckets)
 
 
-def _refilled(bucket: _Bucket, now_s: float, most: float, refill_s: float) -> float:
+def _attempts_left(bucket: _Bucket, now_s: float, most: float, refill_s: float) -> float:
     """Return how many attempts are left in a bucket."""
     return min(most, bucket.left + (now_s - bucket.at_s) / refill_s)
 
@@ -122,7 +122,7 @@ class AccessControl:
         if bearer is not None:
             found = self.tokens.find(bearer)
             if found is None:
-                raise self._failed(address)
+                raise self._failure(address)
             return found.principal
         principal = self.sessions.find(session) if session else None
         if principal is None:
@@ -139,10 +139,10 @@ class AccessControl:
         """
         found = self.tokens.find(secret.strip())
         if found is None:
-            raise self._failed(address)
+            raise self._failure(address)
         return found.principal, self.sessions.begin(found)
 
-    def _failed(self, address: str) -> UnauthenticatedError | TooManyFailuresError:
+    def _failure(self, address: str) -> UnauthenticatedError | TooManyFailuresError:
         wait_s = self.failures.take(address)
         if wait_s > 0:
             return TooManyFailuresError("too many wrong tokens came from this address", retry_after_s=wait_s)

@@ -44,7 +44,7 @@ class Places:
 
         """
         try:
-            parsed = [_parsed(place) for place in allowed]
+            parsed = [_parse(place) for place in allowed]
         except UsageError as error:
             raise ConfigurationError(f"{setting}: {error}", hint=error.hint) from error
         return cls(
@@ -61,10 +61,10 @@ class Places:
             PlaceForbiddenError: it is outside the allowed places.
 
         """
-        parsed = _parsed(place)
+        parsed = _parse(place)
         if isinstance(parsed, Path):
-            path = _followed(parsed)
-            allowed = filter(None, map(_followed, self.directories))
+            path = _resolve(parsed)
+            allowed = filter(None, map(_resolve, self.directories))
             if path is not None and any(path.is_relative_to(directory) for directory in allowed):
                 return path.as_uri() if is_store_url(place) else str(path)
         elif any(parsed == prefix or parsed.startswith(f"{prefix}/") for prefix in self.prefixes):
@@ -76,7 +76,7 @@ class Places:
         return f"{self.setting} allows {', '.join(allowed)}" if allowed else f"{self.setting} allows nothing: set it"
 
 
-def _parsed(place: str) -> Path | str:
+def _parse(place: str) -> Path | str:
     """Return the path, or the URL of a bucket's prefix without a slash at its end."""
     if not place or len(place) > _LONGEST or not place.isprintable():
         raise UsageError("a place must be a path or URL of up to 4,096 characters that can be printed")
@@ -92,7 +92,7 @@ def _parsed(place: str) -> Path | str:
     return path
 
 
-def _followed(path: Path) -> Path | None:
+def _resolve(path: Path) -> Path | None:
     """Return where a path leads; None if its links form a circle, or pass through a file."""
     try:
         return path.resolve()

@@ -89,7 +89,7 @@ class Tokens:
         token = Token(id=self.random_bytes(8).hex(), name=name, role=role, created_ms=now_ms, expires_ms=expires_ms,
                       revoked_ms=None)  # fmt: skip
         with self.database.write() as connection:
-            if _named(connection, name) is not None:
+            if _token_named(connection, name) is not None:
                 raise UsageError(f"the token {name!r} already exists",
                                  hint=f"`resnap token revoke {name}` first, or give another name")  # fmt: skip
             inserted(connection, "tokens", {**columns_of(token), "digest": digest(secret)})
@@ -103,7 +103,7 @@ class Tokens:
 
         """
         with self.database.write() as connection:
-            found = _named(connection, name)
+            found = _token_named(connection, name)
             if found is None:
                 raise UsageError(f"there is no token {name!r}", hint="`resnap token list` shows the existing tokens")
             connection.execute("UPDATE tokens SET revoked_ms = ? WHERE id = ?", (self.clock.now_ms(), found.id))
@@ -131,7 +131,7 @@ class Tokens:
             with self.database.write() as connection:
                 connection.execute("DELETE FROM tokens WHERE digest = ? AND id LIKE 'file-%'", (digest(secret),))
                 known = connection.execute("SELECT name FROM tokens WHERE digest = ?", (digest(secret),)).fetchone()
-                if known or _named(connection, name) is not None:
+                if known or _token_named(connection, name) is not None:
                     raise ConfigurationError(
                         f"{file}: the token {name!r}, or its secret, was created by `resnap token create`",
                         hint="give it another name and a secret of its own, or revoke the other one",
@@ -197,7 +197,7 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def _named(connection: sqlite3.Connection, name: str) -> Token | None:
+def _token_named(connection: sqlite3.Connection, name: str) -> Token | None:
     query = "SELECT * FROM tokens WHERE name = ? AND revoked_ms IS NULL"
     row = connection.execute(query, (name,)).fetchone()
     return None if row is None else loaded(Token, row)

@@ -195,7 +195,7 @@ class _EventStream(Response):
         while True:
             found = None if is_behind else feed.behind(after)
             if found is None:  # at first; later where it is read so slowly, or so much happens
-                found = await self._kept(after)
+                found = await self._kept_messages(after)
                 is_behind = len(found) == AT_ONCE
             elif not found:
                 if feed.is_over:
@@ -210,7 +210,7 @@ class _EventStream(Response):
                 beats = feed.beats
                 yield KEEPALIVE_COMMENT
 
-    async def _kept(self, after: int) -> Sequence[Message]:
+    async def _kept_messages(self, after: int) -> Sequence[Message]:
         found = await run_in_threadpool(self._history.events, self._run_id, after=after, limit=AT_ONCE)
         return [_message_of(event) for event in found]
 

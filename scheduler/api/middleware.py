@@ -180,7 +180,7 @@ def checked(app: ASGIApp, access: AccessControl) -> ASGIApp:
         except ResnapError as error:
             await error_response(scope, error)(scope, receive, send)
             return
-        await app(scope, _limited(receive), send)
+        await app(scope, _limit(receive), send)
 
     return answer
 
@@ -202,7 +202,7 @@ def _check_body(headers: Headers, *, is_form: bool) -> None:
             raise NotJsonError(f"Content-Type: expected {wanted}, found {found[:100]!r}")
 
 
-def _limited(receive: Receive) -> Receive:
+def _limit(receive: Receive) -> Receive:
     """Return ``receive`` up to so many bytes: a body in chunks does not say how long it will be."""
     seen = 0
 

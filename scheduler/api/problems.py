@@ -179,7 +179,7 @@ def _headers(error: BaseException, kind: Kind) -> dict[str, str]:
 @router.get("", summary="All kinds of problems")
 def list_problems() -> dict[str, list[dict[str, object]]]:
     """Return every kind of problem that this service answers with; needs no token."""
-    return {"problems": [_shown(kind) for kind in BY_CODE.values()]}
+    return {"problems": [_as_document(kind) for kind in BY_CODE.values()]}
 
 
 @router.get("/{code}", summary="One kind of problem", responses=problems("not-found"))
@@ -187,8 +187,8 @@ def get_problem(code: str) -> dict[str, object]:
     """Return what the ``type`` of a problem stands for; needs no token."""
     if code not in BY_CODE:
         raise NotFoundError(f"there is no kind of problem {code[:100]!r}")
-    return _shown(BY_CODE[code])
+    return _as_document(BY_CODE[code])
 
 
-def _shown(kind: Kind) -> dict[str, object]:
+def _as_document(kind: Kind) -> dict[str, object]:
     return {"type": kind.type, "code": kind.code, "status": kind.status, "title": kind.title, "hint": kind.hint}

@@ -28,32 +28,32 @@ def list_schedules(services: Serving, _: Viewer) -> SchedulesAnswer:
 @router.get("/{name}", summary="One schedule", responses=_UNKNOWN)
 def get_schedule(services: Serving, _: Viewer, name: Name) -> ScheduleAnswer:
     """Return a schedule."""
-    return ScheduleAnswer.model_validate(_found(services, name))
+    return ScheduleAnswer.model_validate(_view_of(services, name))
 
 
 @router.post("/{name}/pause", summary="Pause it", responses=_UNKNOWN)
 def pause_schedule(services: Serving, who: Admin, name: Name) -> ScheduleAnswer:
     """Make no more runs due until it is resumed; the current run continues."""
-    _found(services, name)
+    _view_of(services, name)
     services.schedules.pause(name, who.name)
-    return ScheduleAnswer.model_validate(_found(services, name))
+    return ScheduleAnswer.model_validate(_view_of(services, name))
 
 
 @router.post("/{name}/resume", summary="Resume it", responses=_UNKNOWN)
 def resume_schedule(services: Serving, _: Admin, name: Name) -> ScheduleAnswer:
     """Undo a pause; what was missed meanwhile is made up for by one run."""
-    _found(services, name)
+    _view_of(services, name)
     services.schedules.resume(name)
-    return ScheduleAnswer.model_validate(_found(services, name))
+    return ScheduleAnswer.model_validate(_view_of(services, name))
 
 
 @router.post("/{name}/run", status_code=202, summary="Run it now", responses={**TAKEN, **_UNKNOWN})
 def run_schedule(submission: Submitting, name: Name) -> RunAnswer:
     """Make a run now, whatever the time, and whether it is paused or not."""
-    return submission.take(_found(submission.services, name).request, origin=origin_of(name))
+    return submission.take(_view_of(submission.services, name).request, origin=origin_of(name))
 
 
-def _found(services: Services, name: str) -> ScheduleView:
+def _view_of(services: Services, name: str) -> ScheduleView:
     view = services.schedules.get(name)
     if view is None:
         raise NotFoundError(f"there is no schedule {name[:100]!r}")

@@ -80,7 +80,7 @@ class Submission:
 
         """
         order = _Order(asked, retry_of, origin)
-        run = None if self.idempotency_key is None else self._known(self.idempotency_key, order)
+        run = None if self.idempotency_key is None else self._earlier_run(self.idempotency_key, order)
         if run is None:
             check()
             if self.idempotency_key is None:
@@ -98,7 +98,7 @@ class Submission:
         asked, principal = order.asked, self.who.name
         return self.services.worker.submit(asked, origin=order.origin, principal=principal, retry_of=order.retry_of)
 
-    def _known(self, key: str, order: _Order) -> Run | None:
+    def _earlier_run(self, key: str, order: _Order) -> Run | None:
         """Return the run that a key has made, if it is kept; raises KeyReusedError if it came with another request."""
         query = "SELECT run_id, fingerprint FROM idempotency_keys WHERE principal = ? AND key = ?"
         with self.services.database.read() as connection:
@@ -108,7 +108,7 @@ class Submission:
         return None if known is None else self.services.history.get(known["run_id"])
 
     def _once(self, key: str, order: _Order) -> Run:
-        services, run = self.services, self._known(key, order)
+        services, run = self.services, self._earlier_run(key, order)
         if run is not None:
             return run
         self._charge(order.asked)

@@ -27,7 +27,7 @@ Kinds = Annotated[
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100_000, help="Show the newest N.")]
 
 
-def _named(value: object) -> str:
+def _names(value: object) -> str:
     return ", ".join(value) if isinstance(value, list) else ""
 
 
@@ -43,7 +43,7 @@ _COLUMNS = [
     Column(key="principal", title="BY", extra=True),
     Column(key="created", title="ASKED FOR"),
     Column(key="seconds", title="TOOK", right=True, show=_seconds),
-    Column(key="topics", title="TOPICS", show=_named, extra=True),
+    Column(key="topics", title="TOPICS", show=_names, extra=True),
     Column(key="error", title="ERROR"),
 ]
 _PARTITION_COLUMNS = [

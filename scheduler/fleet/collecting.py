@@ -139,11 +139,11 @@ class Collector:
             except IndexError:
                 return
             try:
-                future.set_result(self._collected(entry))
+                future.set_result(self._collect(entry))
             except BaseException as error:  # noqa: BLE001 - for the thread that waits
                 future.set_exception(error)
 
-    def _collected(self, entry: FleetEntry) -> _Collected:
+    def _collect(self, entry: FleetEntry) -> _Collected:
         try:
             service = _Service(entry)
             try:
@@ -189,7 +189,7 @@ class _Service:
             if answer.status == HTTPStatus.NOT_MODIFIED and etag is not None:
                 return None, etag
             if answer.status != HTTPStatus.OK:
-                raise _AnswerError(_refused(answer.status))
+                raise _AnswerError(_refusal_text(answer.status))
             return body, answer.getheader("ETag")
 
     def _body(self, answer: http.client.HTTPResponse) -> bytes:
@@ -206,12 +206,14 @@ class _Service:
 def _oldest_scan(service: _Service, now_ms: int) -> str:
     """Return the end of the oldest scan; sources in stores belong to no broker and do not count."""
     body, _ = service.get("/v1/sources")
-    sources = [source for source in _parsed(_Sources, body).sources if not is_store_url(source.source)]
+    sources = [source for source in _parse(_Sources, body).sources if not is_store_url(source.source)]
     if not sources:
         raise _AnswerError("it has scanned nothing yet")
     for one in sources:
         if one.error is not None or one.scanned is None:
-            raise _AnswerError(f"it could not scan {_cut(one.source)}: {_cut(one.error or 'nothing was seen yet')}")
+            raise _AnswerError(
+                f"it could not scan {_shorten(one.source)}: {_shorten(one.error or 'nothing was seen yet')}"
+            )
     oldest_ms = min(milliseconds(source.scanned) for source in sources if source.scanned is not None)
     if now_ms - oldest_ms > STALE_MS:
         raise _AnswerError(f"its last scan was {human_duration((now_ms - oldest_ms) / 1000)} ago")
@@ -224,7 +226,7 @@ def _pages(service: _Service, known: Mapping[str, _Page]) -> Iterator[tuple[str,
     for _ in range(_MOST_PAGES):
         before = known.get(path)
         body, etag = service.get(path, None if before is None else before.etag)
-        page = before if body is None and before is not None else _page(_parsed(_Partitions, body), etag)
+        page = before if body is None and before is not None else _page(_parse(_Partitions, body), etag)
         yield path, page
         if page.next_cursor is None:
             return
@@ -236,7 +238,7 @@ def _page(answer: _Partitions, etag: str | None) -> _Page:
     return _Page(
         etag=etag,
         replicas=[
-            (sys.intern(_cut(partition.topic)), partition.partition, _replica(partition))
+            (sys.intern(_shorten(partition.topic)), partition.partition, _replica(partition))
             for partition in answer.partitions
             if not is_store_url(partition.source)
         ],
@@ -246,13 +248,13 @@ def _page(answer: _Partitions, etag: str | None) -> _Page:
 
 def _replica(one: _Partition) -> Replica:
     if one.verdict not in _VERDICTS:
-        raise _AnswerError(f"verdict {_cut(one.verdict)!r} is unknown: the service is of another release")
+        raise _AnswerError(f"verdict {_shorten(one.verdict)!r} is unknown: the service is of another release")
     return Replica(
         verdict=_VERDICTS[one.verdict],
         unblocked_by=_UNBLOCKED_BY.get(one.unblocked_by or ""),
-        reason=None if one.reason is None else sys.intern(_cut(one.reason)),
-        detail=sys.intern(_cut(one.detail)),
-        hint=sys.intern(_cut(one.next_step)),
+        reason=None if one.reason is None else sys.intern(_shorten(one.reason)),
+        detail=sys.intern(_shorten(one.detail)),
+        hint=sys.intern(_shorten(one.next_step)),
         missing=one.missing,
     )
 
@@ -266,7 +268,7 @@ def _by_topic(replicas: Iterable[tuple[str, int, Replica]]) -> dict[str, dict[in
     return dict(found)
 
 
-def _parsed(kind: type[_Parsed], body: bytes | None) -> _Parsed:
+def _parse(kind: type[_Parsed], body: bytes | None) -> _Parsed:
     try:
         return kind.model_validate_json(body or b"")
     except ValidationError as error:
@@ -287,7 +289,7 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext:
         raise _AnswerError(f"{ca_file} does not hold certificates in PEM") from error
 
 
-def _refused(status: int) -> str:
+def _refusal_text(status: int) -> str:
     why = {
         HTTPStatus.UNAUTHORIZED: ": it needs a valid token of that service, in token-file",
         HTTPStatus.FORBIDDEN: ": the token's role is not sufficient",
@@ -311,5 +313,5 @@ def _in_words(error: Exception) -> str:
     return f"it does not speak HTTP as expected ({type(error).__name__})"
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

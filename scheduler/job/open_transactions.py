@@ -86,7 +86,7 @@ def transaction_text(one: OpenTransaction, bootstrap_server: str | None, command
         return f"{what_is_open(one)}: {_going_on(one.owner)}"
     asked = "" if bootstrap_server or one.owner is not None else "; --bootstrap-server gets it from the cluster"
     advice = one.advice(bootstrap_server, command_config)
-    return f"{what_is_open(one)}. {_OF_ENDING[one.ending]}: {_held(one.owner)}{asked}. {advice}"
+    return f"{what_is_open(one)}. {_OF_ENDING[one.ending]}: {_holder_text(one.owner)}{asked}. {advice}"
 
 
 def holders_of(
@@ -127,7 +127,7 @@ def _open_now(cluster: Cluster, led: Led) -> frozenset[tuple[int, int]] | None:
     return None if answer.error else frozenset((pid, start) for pid, start in starts if start is not None)
 
 
-def _held(holder: TransactionMetadata | None) -> str:
+def _holder_text(holder: TransactionMetadata | None) -> str:
     if holder is None:
         return "no transactional id is known that has this producer"
     since = "" if holder.update_ms < 0 else f" since {instant(holder.update_ms)}"

@@ -76,7 +76,7 @@ def planner_of(
     planner = Planner(
         rules=rules or rules_of(context.settings, context.clock),
         engine=engine,
-        asked=_asked(context.settings),
+        asked=_rules_asked(context.settings),
         on_state=LargeStates(context.settings, context.warn, engine.reading.sources).look,
     )
     return replace(planner, run_cache=_run_cache(planner, context)) if cached else planner
@@ -92,7 +92,7 @@ def _refuse_later(rules: ReplayRules, clock: Clock) -> None:
         )
 
 
-def _asked(settings: Settings) -> Asked:
+def _rules_asked(settings: Settings) -> Asked:
     """Return which of the rules a flag, or the request of a run, sets."""
     return Asked(
         expiry=settings.origin("producer_id_expiration_ms").startswith(GIVEN_ORIGINS),

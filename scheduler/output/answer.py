@@ -131,7 +131,7 @@ def way_of(
     rebuilt, installed = waiting.get(UnblockedBy.REBUILD, 0), waiting.get(UnblockedBy.INSTALL, 0)
     is_checked = bool(seen) and not unread
     known = [
-        ("Check", is_checked, _checked(seen, unread), "resnap check"),
+        ("Check", is_checked, _seen_text(seen, unread), "resnap check"),
         ("Rebuild", is_checked and not rebuilt, f"{some(rebuilt, 'partition')} to go", "resnap regenerate"),
         ("Install", is_checked and not rebuilt + installed, f"{some(installed, 'partition')} to go", "resnap install"),
         ("Tier", False, f"{some(ready_topics, 'topic')} ready", "remote.storage.enable=true"),
@@ -144,7 +144,7 @@ def way_of(
     return steps
 
 
-def _checked(seen: int, unread: int) -> str:
+def _seen_text(seen: int, unread: int) -> str:
     if unread:
         return f"{some(unread, 'source')} not read"
     return f"{some(seen, 'partition')} seen" if seen else "nothing seen yet"

@@ -51,10 +51,10 @@ def _maker(key: str, hint: Any) -> Callable[[Any], object]:  # noqa: ANN401 - a 
     source = next((note for note in notes if not isinstance(note, Column)), snake_case)
     if callable(source):
         return cast("Callable[[Any], object]", source)
-    return partial(_made, source.split("."), _shape(kind), is_required)
+    return partial(_shape_value, source.split("."), _shape(kind), is_required)
 
 
-def _made(path: Sequence[str], shape: Callable[[Any], object], is_required: bool, value: object) -> object:
+def _shape_value(path: Sequence[str], shape: Callable[[Any], object], is_required: bool, value: object) -> object:
     for name in path:
         if not (is_required or hasattr(value, name)):
             return _ABSENT

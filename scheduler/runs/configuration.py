@@ -56,7 +56,7 @@ class Configuration:
             UsageError, ConfigurationError: a value cannot be used, or a file cannot be read.
 
         """
-        settings = self._loaded({}, places=())
+        settings = self._load({}, places=())
         for number, spec in enumerate(settings.schedules):
             self._check(spec, number, settings)
         return settings
@@ -65,7 +65,7 @@ class Configuration:
         """Make sure that the settings of a schedule can be used, and not only when its first run is due."""
         try:
             check_schedule(spec)
-            self._loaded(self._of_settings(spec.run, spec.settings), files=settings.files)
+            self._load(self._of_settings(spec.run, spec.settings), files=settings.files)
         except UsageError as error:
             lines = {} if settings.files is None else settings.files.lines
             where = line_of(lines, ("schedules", number, "settings")) or settings.origin("schedules")
@@ -84,14 +84,14 @@ class Configuration:
         """
         asks_cluster = verb_of(request.kind).reads != "store"  # which is read without brokers
         settings = self._of_settings(request.kind, request.settings)
-        return self._loaded(settings, places=request.sources, ask_cluster=asks_cluster, files=self._in_force)
+        return self._load(settings, places=request.sources, ask_cluster=asks_cluster, files=self._in_force)
 
     @staticmethod
     def _of_settings(kind: str, given: Mapping[str, object]) -> dict[str, object]:
         """Return what of the given is a setting; the rest are arguments of the verb."""
         return {name: value for name, value in given.items() if name not in verb_of(kind).of_runs}
 
-    def _loaded(self, settings: Mapping[str, object], **given: Any) -> Settings:  # noqa: ANN401 - of load_settings
+    def _load(self, settings: Mapping[str, object], **given: Any) -> Settings:  # noqa: ANN401 - of load_settings
         """Return the settings with ``settings`` over the service's own flags."""
         return load_settings(
             self.flags, environment=self.environment, directory=self.directory, of_run=settings, **given

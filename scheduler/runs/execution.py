@@ -76,7 +76,7 @@ class Execution:
         settings = self.configuration.of(run.request)
         for warning in settings.metadata_warnings:
             self.observer.warn(warning)
-        saved = self._saved(run)
+        saved = self._saved_plan(run)
         scope = scope_for(settings, run.request, saved)
         configured = scanned_sources(settings)
         observer = RunObserver(run=run, scope=scope, service=self, configured=configured)
@@ -86,7 +86,7 @@ class Execution:
         given = verb.given(run.request.settings)
         return context.keep(*verb.begin(context, scope=scope, saved=saved, separately=True, **to, **given))
 
-    def _saved(self, run: Run) -> SavedPlan | None:
+    def _saved_plan(self, run: Run) -> SavedPlan | None:
         if run.request.plan is None:
             return None
         text = self.saved_plan(run.request.plan)

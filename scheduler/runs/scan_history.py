@@ -35,7 +35,7 @@ def scanned_days(database: Database, until_ms: int, most: int) -> list[ScannedDa
     by_day = defaultdict[int, dict[str, tuple[int, int]]](dict)
     for row in found:
         by_day[row["day"]][row["source"]] = (row["missing"], row["blocked_bytes"])
-    return list(_filled(by_day, last)) if by_day else []
+    return list(_fill_days(by_day, last)) if by_day else []
 
 
 def prune_days(database: Database, older_than_ms: int) -> None:
@@ -53,7 +53,7 @@ def keep_day(connection: sqlite3.Connection, source: str, at_ms: int) -> None:
     )
 
 
-def _filled(by_day: Mapping[int, Mapping[str, tuple[int, int]]], last: int) -> Iterator[ScannedDay]:
+def _fill_days(by_day: Mapping[int, Mapping[str, tuple[int, int]]], last: int) -> Iterator[ScannedDay]:
     """Yield every day from the first to ``last``; a source without a scan counts as it did before."""
     known = dict[str, tuple[int, int]]()
     for day in range(min(by_day), last + 1):

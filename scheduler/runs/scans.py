@@ -135,12 +135,12 @@ class Scans:
                 self._insert(connection, source, row, at_ms)
             if unread is None:
                 keep_day(connection, source, at_ms)
-            _tried(connection, source, at_ms, error=unread, was_seen=True)
+            _note_try(connection, source, at_ms, error=unread, was_seen=True)
 
     def keep_error(self, source: str, error: str) -> None:
         """Note that ``source`` could not be scanned; what was seen of it before stays."""
         with self.database.write() as connection:
-            _tried(connection, source, self.now_ms(), error=error, was_seen=False)
+            _note_try(connection, source, self.now_ms(), error=error, was_seen=False)
 
     def forget_others(self, sources: Sequence[str]) -> None:
         """Forget what was seen of any source but these."""
@@ -193,7 +193,7 @@ class Scans:
                     ORDER BY topic, partition, source LIMIT ?"""  # noqa: S608 - made of our words
         with self.database.read() as connection:
             found = connection.execute(query, (*values, *(after or ("", -1, "")), limit)).fetchall()
-            return _seen(connection, found)
+            return _read_partitions(connection, found)
 
     def page_by_topic(
         self, wanted: PartitionFilter, order: TopicOrder, *, limit: int, skip: int = 0
@@ -207,7 +207,7 @@ class Scans:
                     SELECT partitions.* FROM page JOIN partitions USING (source, topic, partition)
                     ORDER BY weight DESC, topic, partition, source"""  # noqa: S608 - made of our words
         with self.database.read() as connection:
-            return _seen(connection, connection.execute(query, (*values, limit, skip)).fetchall())
+            return _read_partitions(connection, connection.execute(query, (*values, limit, skip)).fetchall())
 
     def topics(
         self, wanted: PartitionFilter, *, limit: int, skip: int = 0, order: TopicOrder = TopicOrder.NAME
@@ -280,13 +280,13 @@ class Scans:
         """Return up to ``limit`` partitions in which a segment had waited to be copied for longer than ``after_ms``."""
         query = f"SELECT * FROM partitions WHERE {_WAITED} > ? ORDER BY {_WAITED} DESC, topic, partition LIMIT ?"  # noqa: S608
         with self.database.read() as connection:
-            return _seen(connection, connection.execute(query, (after_ms, limit)).fetchall())
+            return _read_partitions(connection, connection.execute(query, (after_ms, limit)).fetchall())
 
     def find(self, topic: str, partition: int, source: str | None = None) -> list[ScannedPartition]:
         """Return a partition as it was seen in each source, or in ``source``."""
         query = "SELECT * FROM partitions WHERE topic = ? AND partition = ? AND source = IFNULL(?, source)"
         with self.database.read() as connection:
-            return _seen(connection, connection.execute(query, (topic, partition, source)).fetchall())
+            return _read_partitions(connection, connection.execute(query, (topic, partition, source)).fetchall())
 
     def repairs(self, seen: ScannedPartition) -> Sequence[Repair]:
         """Return what runs have made of a partition."""
@@ -375,7 +375,7 @@ def _where(wanted: PartitionFilter) -> tuple[str, list[object]]:
     return " AND ".join(clauses), values
 
 
-def _seen(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[ScannedPartition]:
+def _read_partitions(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[ScannedPartition]:
     """Return what rows of the table represent, with two queries for any number of rows."""
     repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
     found = []
@@ -404,7 +404,7 @@ def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dic
     return found
 
 
-def _tried(connection: sqlite3.Connection, source: str, at_ms: int, *, error: str | None, was_seen: bool) -> None:
+def _note_try(connection: sqlite3.Connection, source: str, at_ms: int, *, error: str | None, was_seen: bool) -> None:
     scanned = "excluded.scanned_ms" if was_seen else "sources.scanned_ms"
     connection.execute(
         f"""INSERT INTO sources (source, scanned_ms, tried_ms, error) VALUES (?, ?, ?, ?) ON CONFLICT (source)

@@ -65,21 +65,21 @@ class FleetWatch:
         """Return the last collection, and keep collecting from now on."""
         with self._lock:
             self._asked_s = self.clock.monotonic_s()
-            known = self._known()
+            known = self._recent()
             if (self._thread is None or not self._thread.is_alive()) and not self._is_over.is_set():
                 self._has_any.clear()
                 self._thread = threading.Thread(target=self._go_on, name="resnap-fleet-watch", daemon=True)
                 self._thread.start()
         if known is None:
             self._has_any.wait(FIRST_S)
-            known = self._known()
+            known = self._recent()
         return known or Collected(status=self._nothing("not asked yet"), at_ms=None)
 
     def stop(self) -> None:
         """Stop collecting."""
         self._is_over.set()
 
-    def _known(self) -> Collected | None:
+    def _recent(self) -> Collected | None:
         if self._last is None:
             return None
         entries, at_s, last = self._last

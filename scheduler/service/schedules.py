@@ -194,7 +194,7 @@ class Schedules:
         self._worker.wait(run.id)
 
     def _arm(self, name: str, trigger: CronTrigger | IntervalTrigger, *, makes_up: bool, is_owed: bool = False) -> None:
-        spec, paused = self._specs[name], self._paused(name)
+        spec, paused = self._specs[name], self._pause_of(name)
         first = _at(self._clock.now_ms()) if is_owed else self._first_time(spec, trigger, makes_up=makes_up)
         first = None if paused is not None else first
         self._scheduler.add_job(
@@ -219,13 +219,13 @@ class Schedules:
         found = self._history.page(RunFilter(origin=origin_of(name)), limit=1)
         return found[0] if found else None
 
-    def _paused(self, name: str) -> tuple[int, str] | None:
+    def _pause_of(self, name: str) -> tuple[int, str] | None:
         with self._database.read() as connection:
             row = connection.execute("SELECT * FROM schedules WHERE name = ?", (name,)).fetchone()
         return None if row is None or row["paused_ms"] is None else (row["paused_ms"], row["paused_by"])
 
     def _view(self, spec: ScheduleSpec) -> ScheduleView:
-        paused = self._paused(spec.name)
+        paused = self._pause_of(spec.name)
         job = self._scheduler.get_job(spec.name)
         next_run = getattr(job, "next_run_time", None)
         return ScheduleView(

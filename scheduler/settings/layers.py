@@ -48,7 +48,9 @@ def flag_layer(flags: Mapping[str, object], of_run: Mapping[str, object] | None 
     """Return the flags that were given, and over them ``of_run``; None and empty stand for those that were not."""
     given = {name: (value, f"{FLAG_ORIGIN} {DECLARED[name].flag}") for name, value in flags.items()}
     given |= {name: (value, RUN_ORIGIN) for name, value in (of_run or {}).items()}
-    return {name: _given(name, value, origin) for name, (value, origin) in given.items() if value not in (None, [])}
+    return {
+        name: _with_origin(name, value, origin) for name, (value, origin) in given.items() if value not in (None, [])
+    }
 
 
 def environment_layer(environment: Mapping[str, str]) -> tuple[Layer, tuple[str, ...]]:
@@ -62,7 +64,7 @@ def environment_layer(environment: Mapping[str, str]) -> tuple[Layer, tuple[str,
             continue
         name = setting_name(variable.removeprefix(ENVIRONMENT_PREFIX))
         if name in DECLARED:
-            layer[name] = _given(name, environment[variable], f"env {variable}")
+            layer[name] = _with_origin(name, environment[variable], f"env {variable}")
         else:
             unknown.append(variable)
     return layer, tuple(unknown)
@@ -77,11 +79,11 @@ def file_layer(path: Path) -> tuple[Layer, dict[Steps, str]]:
     """
     layer, (text, table) = Layer(), _load_toml(path)
     lines = {steps: f"{path}, line {number}" for steps, number in _lines(text).items()}
-    for name, value in _flattened(table):
+    for name, value in _flatten(table):
         where = lines.get((name,), str(path))
         if name not in DECLARED:
             raise ConfigurationError(f"{where}: there is no setting {name!r}", hint=_where_it_belongs(name))
-        layer[name] = _given(name, value, f"file {where}")
+        layer[name] = _with_origin(name, value, f"file {where}")
         if DECLARED[name].setting.beside_file and value != "none":
             layer[name] = layer[name]._replace(value=_relative_to(path.parent, layer[name].value))
     return layer, lines
@@ -114,7 +116,7 @@ def static_properties(path: Path) -> dict[str, str]:
             return read_properties(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(
-            f"server properties {path}: {_said(error)}", hint="give the broker's own file"
+            f"server properties {path}: {_error_text(error)}", hint="give the broker's own file"
         ) from error
     except FormatError as error:
         raise ConfigurationError(f"server properties {error}", hint="give the broker's own file") from error
@@ -165,7 +167,7 @@ def _load_toml(path: Path) -> tuple[str, dict[str, object]]:
         return text, tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(
-            f"configuration file {path}: {_said(error)}", hint="check --config and RESNAP_CONFIG"
+            f"configuration file {path}: {_error_text(error)}", hint="check --config and RESNAP_CONFIG"
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"configuration file {path} is not TOML: {error}") from error
@@ -189,7 +191,7 @@ def _lines(text: str) -> dict[Steps, int]:
 
 
 def _steps(path: Steps) -> Steps:
-    """Return the name of the setting that the first of these keys are, as in ``_flattened``, and the others."""
+    """Return the name of the setting that the first of these keys are, as in ``_flatten``, and the others."""
     keys = [str(key).strip("\"'") if isinstance(key, str) else key for key in path]
     words = list(takewhile(lambda key: isinstance(key, str), keys))
     names = {end: setting_name("_".join(map(str, words[:end]))) for end in range(len(words), 0, -1)}
@@ -197,11 +199,11 @@ def _steps(path: Steps) -> Steps:
     return (names[end], *keys[end:])
 
 
-def _flattened(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     for key, value in table.items():
         name = setting_name(f"{prefix}{key}")
         if isinstance(value, dict) and not (name in DECLARED and DECLARED[name].is_mapping):
-            yield from _flattened(value, f"{name}_" if name != "resnap" else "")
+            yield from _flatten(value, f"{name}_" if name != "resnap" else "")
         else:
             yield name, value
 
@@ -212,7 +214,7 @@ def setting_name(text: str) -> str:
     return ALIASES.get(name, name)
 
 
-def _given(name: str, value: object, origin: str) -> Given:
+def _with_origin(name: str, value: object, origin: str) -> Given:
     """Return the value with its origin; a table's entries become one mapping, however they came."""
     if not DECLARED[name].is_mapping:
         return Given(value, origin)
@@ -234,18 +236,18 @@ def _mapping(value: object) -> dict[str, str]:
     if isinstance(value, str):
         value = json.loads(value) if value.lstrip().startswith("{") else value.split(";")
     if isinstance(value, dict):
-        return {key: _java_text(entry) for key, entry in _dotted(value)}
+        return {key: _java_text(entry) for key, entry in _join_dots(value)}
     entries = [str(entry).partition("=") for entry in value] if isinstance(value, list | tuple) else [("", "", "")]
     if not all(separator and key.strip() for key, separator, _ in entries):
         raise ValueError("expected KEY=VALUE")
     return {key.strip(): entry for key, _, entry in entries}
 
 
-def _dotted(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+def _join_dots(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Undo what TOML makes of a key with dots that was not quoted."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _dotted(value, f"{prefix}{key}.")
+            yield from _join_dots(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
@@ -278,5 +280,5 @@ def resembling_variable(variable: str) -> str:
     return meant(name.upper(), map(str.upper, DECLARED), _LIST, ENVIRONMENT_PREFIX)
 
 
-def _said(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return (error.strerror or str(error)).lower()

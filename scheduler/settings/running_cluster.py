@@ -40,11 +40,11 @@ def connect(
         ClusterError: it does not answer.
 
     """
-    made = partial(_connected, bootstrap_server, command_config)
+    made = partial(_connect, bootstrap_server, command_config)
     return made() if shared is None else shared.get(made)
 
 
-def _connected(bootstrap_server: str, command_config: Path | None) -> Cluster:
+def _connect(bootstrap_server: str, command_config: Path | None) -> Cluster:
     properties: dict[str, str] = {}
     if command_config is not None:
         _check_readable(command_config)

@@ -71,7 +71,7 @@ class Database:
         self._is_closed = self._is_new = False
         self._damage: DataError | None = None
         """What SQLite has found in the file since it was opened."""
-        with ExitStack() as at_failure, self._translated():
+        with ExitStack() as at_failure, self._translate_errors():
             at_failure.push(self._lock)
             at_failure.callback(self._remove_unused)
             self._writer = at_failure.enter_context(closing(self._open()))
@@ -88,7 +88,7 @@ class Database:
             StateError: there is no room, or the file cannot be written; nothing was changed.
 
         """
-        with self._guard, self._translated():
+        with self._guard, self._translate_errors():
             if self._writer.in_transaction:  # a caller's caller has begun: its commit is ours
                 yield self._writer
                 return
@@ -112,7 +112,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Give a connection for reading; what it sees within one statement is one commit."""
-        with self._translated():
+        with self._translate_errors():
             connection = self._reader()
             try:
                 yield connection
@@ -142,7 +142,7 @@ class Database:
                 self._lock.close()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Say what an error of SQLite, or of the disk, means here."""
         try:
             yield
@@ -150,7 +150,7 @@ class Database:
             raise  # of a row, not of the file: for who inserted it
         except sqlite3.DatabaseError as error:
             if getattr(error, "sqlite_errorname", "").startswith(_SQLITE_DAMAGE):
-                self._damage = self._damaged(str(error))
+                self._damage = self._damage_error(str(error))
                 raise self._damage from error
             raise StateError(
                 f"{self.path}: {error}", hint="check free space, permissions, and which other process has it open"
@@ -170,9 +170,9 @@ class Database:
         """
         found = self._writer.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise self._damaged(str(found).strip())
+            raise self._damage_error(str(found).strip())
 
-    def _damaged(self, found: str) -> DataError:
+    def _damage_error(self, found: str) -> DataError:
         return DataError(
             f"{self.path} is not a file of the service, or is damaged: {found}",
             hint="move it aside: the service starts with an empty history; what was shipped is not touched",

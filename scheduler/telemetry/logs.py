@@ -111,10 +111,10 @@ def _without_secrets(_logger: object, _method: str, event: EventDict) -> Mutable
 
 def _in_one_line(_logger: object, _method: str, event: EventDict) -> MutableMapping[str, Any]:
     """Write control characters as escapes, so that no input can pose as a line of its own; JSON does by itself."""
-    return {key: value if key in _MANY_LINES else _escaped(value) for key, value in event.items()}
+    return {key: value if key in _MANY_LINES else _escape(value) for key, value in event.items()}
 
 
-def _escaped(value: object) -> object:
+def _escape(value: object) -> object:
     if not isinstance(value, str):
         return value
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), value)

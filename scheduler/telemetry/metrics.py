@@ -67,16 +67,16 @@ class Metrics(Series):
         with self._guard:
             before, self.watched = self.watched, watched
             for gone in set(before.sources) - set(watched.sources):
-                self.segments_missing_snapshot.remove(*_shown(gone))
-                self.oldest_segment_not_in_remote_seconds.remove(*_shown(gone))
-                self.partition_producers_max.remove(*_shown(gone))
+                self.segments_missing_snapshot.remove(*_labels(gone))
+                self.oldest_segment_not_in_remote_seconds.remove(*_labels(gone))
+                self.partition_producers_max.remove(*_labels(gone))
             for schedule in set(before.schedules) - set(watched.schedules):
                 self.schedule_last_success.remove(schedule)
         for source in watched.sources:
-            self.segments_scanned.labels(*_shown(source))
-            self.segments_missing_snapshot.labels(*_shown(source))
-            self.oldest_segment_not_in_remote_seconds.labels(*_shown(source))
-            self.partition_producers_max.labels(*_shown(source))
+            self.segments_scanned.labels(*_labels(source))
+            self.segments_missing_snapshot.labels(*_labels(source))
+            self.oldest_segment_not_in_remote_seconds.labels(*_labels(source))
+            self.partition_producers_max.labels(*_labels(source))
         for schedule in watched.schedules:
             self.schedule_last_success.labels(schedule)
         for cluster in (*watched.clusters, OTHER):
@@ -103,21 +103,21 @@ class Metrics(Series):
         """Count the segments that a scan saw of one source; note the most producers that one partition has there."""
         source = next((one for one in self.watched.sources if one[1] == log_dir), None)
         if source is not None:
-            self.partition_producers_max.labels(*_shown(source)).set(producers)
-        self.segments_scanned.labels(*((OTHER, OTHER) if source is None else _shown(source))).inc(segments)
+            self.partition_producers_max.labels(*_labels(source)).set(producers)
+        self.segments_scanned.labels(*((OTHER, OTHER) if source is None else _labels(source))).inc(segments)
 
     def segments_missing(self, by_log_dir: Mapping[str, int]) -> None:
         """Note how many segments of each watched source lack a snapshot, by its last scan."""
         with self._guard:
             for source in self.watched.sources:
-                self.segments_missing_snapshot.labels(*_shown(source)).set(by_log_dir.get(source[1], 0))
+                self.segments_missing_snapshot.labels(*_labels(source)).set(by_log_dir.get(source[1], 0))
 
     def segments_waiting(self, by_log_dir: Mapping[str, int]) -> None:
         """Note for how many milliseconds the oldest segment of each watched source has waited to be copied."""
         with self._guard:
             for source in self.watched.sources:
                 seconds = by_log_dir.get(source[1], 0) / 1000
-                self.oldest_segment_not_in_remote_seconds.labels(*_shown(source)).set(seconds)
+                self.oldest_segment_not_in_remote_seconds.labels(*_labels(source)).set(seconds)
 
     def snapshots(self, cluster: str, result: str, count: int) -> None:
         """Count snapshots of a cluster that were written, could not be, or needed not be (``RESULTS``)."""
@@ -165,7 +165,7 @@ class _QuotaCollector(Collector):
         yield from families.values()
 
 
-def _shown(source: tuple[str, str]) -> tuple[str, str]:
+def _labels(source: tuple[str, str]) -> tuple[str, str]:
     """Return cluster and log dir as labels; a URL may carry credentials."""
     cluster, log_dir = source
     return cluster, str(shown(log_dir))

@@ -259,7 +259,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
     try:
         scope = joined_once(scope, sources)
         selection = select(scope, sources)
-        brokers, releases = _asked(scope, selection, settings)
+        brokers, releases = _settings_and_releases(scope, selection, settings)
     except LogDirError as error:
         return iter([Result(faults=(error,))])
     except ClusterError as error:
@@ -288,10 +288,12 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
         log_dirs=max([selection.most_log_dirs, *(len(split_list(one.get(LOG_DIRS, ""))) for one in known)]),
         unanswered=unanswered,
     )
-    return chain(_checked(judged_by, scope, selection, context), (Result(faults=(fault,)) for fault in faults))
+    return chain(_check(judged_by, scope, selection, context), (Result(faults=(fault,)) for fault in faults))
 
 
-def _asked(scope: Scope, selection: Selection, settings: Settings) -> tuple[Sequence[BrokerSettings], BrokerReleases]:
+def _settings_and_releases(
+    scope: Scope, selection: Selection, settings: Settings
+) -> tuple[Sequence[BrokerSettings], BrokerReleases]:
     """Return the settings of the brokers of the log dirs, where the cluster is to be asked, and the releases of all."""
     if scope.connect is None:
         return [], releases_of(settings, None)
@@ -301,7 +303,7 @@ def _asked(scope: Scope, selection: Selection, settings: Settings) -> tuple[Sequ
         return found, releases_of(settings, cluster)
 
 
-def _checked(judged_by: _Judge, scope: Scope, selection: Selection, context: Context) -> Iterator[Result]:
+def _check(judged_by: _Judge, scope: Scope, selection: Selection, context: Context) -> Iterator[Result]:
     unread: dict[str, list[PartitionProblem]] = {}
     of_log_dirs = [problem.error for problem in selection.problems if problem.topic_partition is None]
     yield from (Result(faults=(error,)) for error in of_log_dirs)

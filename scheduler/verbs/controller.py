@@ -154,7 +154,7 @@ class ProducerIdsView(View["Reported[MetadataImage]"]):
         return about_blocks(self._image)
 
 
-def _joined(value: object) -> str:
+def _join(value: object) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else ""
 
 
@@ -172,8 +172,8 @@ class ConfigView(View["Reported[MetadataImage]"]):
         Column(key="value", title="VALUE", right=True),
         Column(key="level", title="FROM"),
         Column(key="offset", title="OFFSET", right=True),
-        Column(key="overruled", title="OVERRULES", show=_joined),
-        Column(key="problems", title="PROBLEMS", show=_joined),
+        Column(key="overruled", title="OVERRULES", show=_join),
+        Column(key="problems", title="PROBLEMS", show=_join),
     )
     _image: MetadataImage
 

@@ -195,7 +195,7 @@ class _Demo:
         return [{**row_of(ScanRow, result.what)} for result in results if isinstance(result, Reported)]
 
     def _tier(self) -> tuple[Row, Sequence[str]]:
-        shipments, _ = self._shipped(replace(self._work(self._planner), progress=self._context.progress))
+        shipments, _ = self._ship(replace(self._work(self._planner), progress=self._context.progress))
         shipped = [segment for shipment in shipments for segment in shipment.shipped]
         size, kinds = sum(segment.size_bytes for segment in shipped), [segment.snapshot.value for segment in shipped]
         figures = {"engine": self._context.settings.engine, "shipped": len(kinds), "bytes": size}
@@ -209,7 +209,7 @@ class _Demo:
         now_ms, warn = self._context.clock.now_ms, self._context.warn
         return TierWork(planner=planner, store=self._store, now_ms=now_ms, uploading=self._uploading, warn=warn)
 
-    def _shipped(self, work: TierWork) -> tuple[list[PartitionShipment], int]:
+    def _ship(self, work: TierWork) -> tuple[list[PartitionShipment], int]:
         """Ship what is eligible; return also how many segments were in the store before."""
         rows: list[TierRow] = []
         tier(self._scope, work, rows.append)
@@ -257,7 +257,7 @@ class _Demo:
     def _tier_again(self) -> tuple[Row, Sequence[str]]:
         # In this process, which spares it the start of a JVM.
         again = Planner(self._planner.rules, replace(self._planner.engine, kind="local"))
-        shipments, already = self._shipped(self._work(again))
+        shipments, already = self._ship(self._work(again))
         shipped = sum(len(shipment.shipped) for shipment in shipments)
         if shipped:
             self._problems.append(f"a second run shipped {some(shipped, 'segment')}, though nothing was left to ship")

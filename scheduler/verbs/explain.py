@@ -66,7 +66,7 @@ def run(request: Asked, context: Context) -> Iterator[Explained | Reported[LostL
         raise UsageError(what, hint="a topic and a number, such as payments-0")
     scope, sources = scope_of(context.settings, [request.source]), reading_of(context.settings).sources
     selected = select(scope, sources).find(name.topic_partition)
-    segments, found = _explained(selected, request.offset, request.producer_id, sources)
+    segments, found = _explain(selected, request.offset, request.producer_id, sources)
     try:
         find_ends(found, segments, request.offset, sources=sources)
     except ResnapError as error:  # of what is above the offset, which is not asked about
@@ -85,7 +85,7 @@ def run(request: Asked, context: Context) -> Iterator[Explained | Reported[LostL
     yield from _lost_its_state(selected, segments, sources, scope, context)
 
 
-def _explained(
+def _explain(
     selected: SelectedPartition, offset: int, producer_id: int | None, sources: Sources
 ) -> tuple[Sequence[SegmentSpan], list[Explanation]]:
     """Return the segments, and what made each entry at an offset that is not above the log's end; raises as ``run``."""
@@ -119,7 +119,7 @@ def explanations(
     scope: Scope, topic_partition: TopicPartition, offset: int, producer_id: int | None, sources: Sources
 ) -> list[Explanation]:
     """Return what made each entry, by producer id; ``sources`` say how segments are reached; raises as ``run``."""
-    return _explained(select(scope, sources).find(topic_partition), offset, producer_id, sources)[1]
+    return _explain(select(scope, sources).find(topic_partition), offset, producer_id, sources)[1]
 
 
 def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) -> OpenTransaction | None:

@@ -122,9 +122,11 @@ def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[F
     )
     if request.delete:
         now_ms, who = context.clock.now_ms(), f"{this_run()} (gc)"
-        yield from _deleted(_found(garbage), collect(store, garbage, who=who, now_ms=now_ms, is_alone=is_alone))
+        yield from _outcomes(
+            _listed_garbage(garbage), collect(store, garbage, who=who, now_ms=now_ms, is_alone=is_alone)
+        )
     else:
-        yield from _found(garbage)
+        yield from _listed_garbage(garbage)
 
 
 def _of_brokers(
@@ -143,12 +145,12 @@ def _of_brokers(
     ]
     if request.delete:
         now_ms, who = context.clock.now_ms(), f"{this_run()} (gc)"
-        yield from _deleted(found, collect_brokers_garbage(store, garbage, read, who=who, now_ms=now_ms))
+        yield from _outcomes(found, collect_brokers_garbage(store, garbage, read, who=who, now_ms=now_ms))
     else:
         yield from found
 
 
-def _found(garbage: Garbage) -> Iterator[Found]:
+def _listed_garbage(garbage: Garbage) -> Iterator[Found]:
     for info in garbage.objects:
         yield Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms)
     for upload in garbage.unfinished:
@@ -167,7 +169,7 @@ def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
         )
 
 
-def _deleted(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator[Found | Unread]:
+def _outcomes(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator[Found | Unread]:
     """Yield what was deleted of ``found``, and what was skipped, as it comes."""
     by_key = {garbage.key: garbage for garbage in found}
     for partition in collected:

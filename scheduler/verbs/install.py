@@ -69,7 +69,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
 
     Raises:
         UsageError: the arguments do not say what.
-        ResnapError: as ``_installed`` and ``undone``.
+        ResnapError: as ``_install`` and ``undone``.
 
     """
     settings = context.settings
@@ -90,7 +90,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
         dry_run=settings.dry_run,
         kafka_version=settings.kafka_version,
     )
-    return _installed(staging, context)
+    return _install(staging, context)
 
 
 def _replace(text: str) -> Replace:
@@ -100,7 +100,7 @@ def _replace(text: str) -> Replace:
     return Replace(text)
 
 
-def _installed(request: Staging, context: Context) -> Iterator[Installed]:
+def _install(request: Staging, context: Context) -> Iterator[Installed]:
     """Install what is staged, and yield what was done; a dry run takes no lock and yields what would be done.
 
     Raises:

@@ -125,7 +125,7 @@ def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | Repor
         ResnapError: the file, or the metadata log, cannot be read, or the cluster does not answer.
 
     """
-    of = _chosen(request.user, default=request.user_default)
+    of = _user_part(request.user, default=request.user_default)
     parts = [] if of is None else [of]
     found = quota_origins(context)
     if context.settings.bootstrap_server is not None:
@@ -207,7 +207,7 @@ def _quota_file(context: Context) -> QuotaFile | None:
     return None if directory is None else QuotaFile(directory, Disk(), context.note)
 
 
-def _chosen(name: str | None, *, default: bool) -> FilterPart | None:
+def _user_part(name: str | None, *, default: bool) -> FilterPart | None:
     """Return whom ``--user`` or ``--user-default`` names, also where that is as a principal; None for neither."""
     if name is not None and default:
         raise UsageError("--user and --user-default exclude each other", hint="give one of them")
@@ -220,7 +220,7 @@ def _chosen(name: str | None, *, default: bool) -> FilterPart | None:
 
 def _one(name: str | None, *, default: bool) -> str | None:
     """Return the name of the one user that must be named; None for the default user."""
-    chosen = _chosen(name, default=default)
+    chosen = _user_part(name, default=default)
     if chosen is None:
         raise UsageError("no user is named", hint="give --user NAME or --user-default")
     return chosen.name

@@ -89,7 +89,7 @@ def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[Outcome
         check_plot(request.plot)
     rates = _rates(request, context)
     with uses_of(request.scope, request.principal_map, context) as uses:
-        found = uses.map(partial(_simulated, rates=rates, rules=request.rules))
+        found = uses.map(partial(_simulate, rates=rates, rules=request.rules))
     unlimited = [one for one in found if isinstance(one, str)]
     several = f"{human_count(len(unlimited))} of {human_count(len(found))}"
     warnings = [f"principals without a rate are skipped: {several}, {one!r} the first of them" for one in unlimited[:1]]
@@ -103,7 +103,7 @@ def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[Outcome
     yield from uses.unread()
 
 
-def _simulated(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) -> Outcome | str | None:
+def _simulate(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) -> Outcome | str | None:
     """Return what the quota would have done to a principal; its name if there is no rate, None if it used no id."""
     rate = rates.of(principal)
     if rate is None:

@@ -160,7 +160,7 @@ class SnapshotsRow(TypedDict):
     warnings: list[str]
 
 
-def _excluded(left_out: object) -> str:
+def _excluded_text(left_out: object) -> str:
     """Return how many have no entry, or lack more of it than a coordinator epoch; empty for none."""
     named = left_out if isinstance(left_out, list) else []
     return _if_any(sum(one["reason"] != Unexplained.COORDINATOR for one in named))
@@ -176,7 +176,7 @@ _GOOD: Final = frozenset({Verdict.PROVEN, Verdict.UNPROVEN})
 
 def _is_in_order(row: Row) -> bool:
     """Return whether nothing is wrong with a boundary, so that the totals of its partition say enough."""
-    is_made = row["outcome"] in {"rebuilt", "unchanged"} and not _excluded(row["leftOut"])
+    is_made = row["outcome"] in {"rebuilt", "unchanged"} and not _excluded_text(row["leftOut"])
     return is_made and row.get("verdict", Verdict.PROVEN) in _GOOD
 
 
@@ -218,7 +218,7 @@ class ReplayView(View[Result]):
 
     columns: Sequence[Column] = (
         *_SHARED,
-        Column(key="leftOut", title="EXCLUDED", right=True, show=_excluded),
+        Column(key="leftOut", title="EXCLUDED", right=True, show=_excluded_text),
     )
 
     made = "rebuilt"
@@ -284,7 +284,7 @@ class ReplayView(View[Result]):
             yield "Nothing is missing: every closed segment has a usable snapshot at its end. Nothing was written."
             yield f"Next: `resnap check {shlex.join(self._scope.sources)}` says which topics can be tiered."
             return
-        yield from self._unchanged()
+        yield from self._unchanged_lines()
         if not self._known or self._boundaries:
             yield self._sum()
         yield from self._older_rules()
@@ -302,7 +302,7 @@ class ReplayView(View[Result]):
             when = "Or install what there is, and the rest later" if is_partial else "Next"
             yield f"{when}: stop the broker, then `{self._scope.install_command(self._into, *flags)}`."
 
-    def _unchanged(self) -> Iterator[str]:
+    def _unchanged_lines(self) -> Iterator[str]:
         """Say what was not made again, because it is there and nothing that it depends on has changed."""
         if not self._known:
             return

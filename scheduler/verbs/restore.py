@@ -275,7 +275,7 @@ class _Run:
             faults += [replaced.why for replaced in instead.values()]
             lost = {one.topic_partition.topic for one in selected.problems if one.topic_partition is not None}
             found = list(self._restorable(selected.partitions, instead, faults, lost))
-            work = list(self._placed(found, targets, faults, lost))
+            work = list(self._targets_of(found, targets, faults, lost))
             beginning = None if bootstrap is None else self._beginning(bootstrap, targets)
             if beginning is not None:
                 check_beginning(beginning, found, lost, self.sources)
@@ -321,7 +321,7 @@ class _Run:
         restorers = {path: Restorer(log_dir=path, disk=self.disk, copier=copier) for path in self.request.log_dirs}
 
         def restore(one: tuple[Restoration, Target]) -> RestoredPartition | Unread:
-            return self._restored(*one, restorers[one[1].path])
+            return self._restore(*one, restorers[one[1].path])
 
         if copier.elsewhere is None:
             yield from ((one, restore(one)) for one in work)
@@ -354,7 +354,7 @@ class _Run:
             else:
                 yield one
 
-    def _placed(
+    def _targets_of(
         self,
         found: Sequence[Restoration],
         targets: Sequence[Target],
@@ -377,7 +377,7 @@ class _Run:
             if restoration.passed_over:
                 faults.append(passed_over(restoration))
 
-    def _restored(self, one: Restoration, target: Target, restorer: Restorer) -> RestoredPartition | Unread:
+    def _restore(self, one: Restoration, target: Target, restorer: Restorer) -> RestoredPartition | Unread:
         dry_run = self.request.dry_run
         try:
             outcome = restorer.look(one) if dry_run else restorer.restore(one, self.progress.advance)

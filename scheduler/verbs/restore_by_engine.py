@@ -72,10 +72,10 @@ def replaced_snapshots(planner: Planner, progress: Progress, scope: Scope) -> It
 
     """
     with scratch_directory("restored") as directory:
-        yield {check.key: _replaced(check, directory) for check in _refused(planner, progress, scope, directory)}
+        yield {check.key: _replace(check, directory) for check in _wrong_snapshots(planner, progress, scope, directory)}
 
 
-def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
+def _wrong_snapshots(planner: Planner, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
     sources = planner.engine.reading.sources
     check = StoreCheck(part=tiered_part(scope.sources[0], sources), scope=scope, planner=planner, sources=sources)
     if check.part.layout.tells_digests:
@@ -95,7 +95,7 @@ def _refused(planner: Planner, progress: Progress, scope: Scope, directory: Path
             yield found
 
 
-def _replaced(check: SnapshotCheck, directory: Path) -> Replaced:
+def _replace(check: SnapshotCheck, directory: Path) -> Replaced:
     made = None if check.rebuilt is None else directory / check.rebuilt
     hint = "see `resnap verify URL`"
     if made is None or not made.exists():

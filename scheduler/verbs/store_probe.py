@@ -55,7 +55,7 @@ def probe_store(store: ObjectStore, clock: Clock) -> Iterator[Finding]:
         yield _condition(condition(store))
         yield _replacement(replacement(store))
         yield _listing(store)
-        yield _unfinished(store)
+        yield _check_uploads(store)
         yield _clock(store_clock_ms(store), clock)
         yield _deletion(store)
     except ResnapError as error:
@@ -135,7 +135,7 @@ def _listing(store: ObjectStore) -> Finding:
     return fail("store list", problem, "choose a store whose listings are current")
 
 
-def _unfinished(store: ObjectStore) -> Finding:
+def _check_uploads(store: ObjectStore) -> Finding:
     problem = uploads_problem(store)
     if problem is not None:
         return warn("store uploads", problem, "`resnap gc` cannot remove what interrupted uploads leave: let a rule of"

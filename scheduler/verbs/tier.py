@@ -132,7 +132,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
         case TierOrder():
             yield Reported(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
         case Tiered():
-            yield _tiered(row, context)
+            yield _tiered_result(row, context)
         case Ended():
             yield Reported(what=row, partly_done=row.partly_done)
         case VerificationError():
@@ -227,7 +227,7 @@ def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Plann
         yield from (one for one in found if one.reason in FAULTS - {Reason.INDEX_UNUSABLE})  # others are rebuilt
 
 
-def _tiered(row: Tiered, context: Context) -> Reported[Tiered]:
+def _tiered_result(row: Tiered, context: Context) -> Reported[Tiered]:
     order, shipment = row
     _count_mismatches(shipment.failures, context)
     faults = (*shipment.failures, *_refusals_at_fault(order.topic_partition, shipment.eligibility.refusals))
@@ -269,7 +269,7 @@ def _next_of(scope: Scope, to: str, *, shipped: int) -> Iterator[str]:
         yield f"Next: `resnap verify {shlex.quote(to)}`; `install` or `announce` frees local disk."
 
 
-def _unsettled(orders: Iterable[TierOrder]) -> Iterator[str]:
+def _unsettled_lines(orders: Iterable[TierOrder]) -> Iterator[str]:
     """Say which segments wait until a manifest is repaired."""
     number = sum(len(order.left.unsettled) for order in orders)
     if number:
@@ -399,8 +399,8 @@ class TierView(View[Result]):
         """Yield the totals in words, and what to do about each reason for a stop."""
         yield from summed_note(self._shown or ())
         yield self._sum()
-        yield from _unsettled(self._orders)
-        yield from self._unchanged()
+        yield from _unsettled_lines(self._orders)
+        yield from self._unchanged_lines()
         for topic_partition, stop in self._stops.values():
             yield from stop_lines(row_of(RefusalRow, stop), topic_partition)
         if self._has_failed or self._unfinished or self.is_cut_short:
@@ -426,7 +426,7 @@ class TierView(View[Result]):
             f"{some(shipped, 'segment')} shipped ({size}), each verified, {human_count(already)} {were} there already."
         )
 
-    def _unchanged(self) -> Iterator[str]:
+    def _unchanged_lines(self) -> Iterator[str]:
         """Say what was refused before, and is refused again without having been read."""
         known = [(order, order.cached) for order in self._orders if order.settled is not None and order.cached]
         if known:
@@ -479,7 +479,7 @@ class DryTierView(DryRunView):
 
     def closing(self) -> Iterator[str]:
         """Yield what would be shipped."""
-        yield from _unsettled(self._orders)
+        yield from _unsettled_lines(self._orders)
         if self._topics and not self._segments:
             if not any(order.left.failures for order in self._orders):
                 yield f"Nothing to ship: no segment is eligible that is not in {self._to} already."

@@ -204,7 +204,7 @@ def _result(row: VerifyRow, url: str, context: Context) -> Result:
         case VerifiedSegment():
             return _read_back(row, url, context)
         case Chain():
-            return _chained(row, context)
+            return _chain_result(row, context)
         case Unfit():
             return Reported(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
     problems = () if row.problem is None else (row.problem,)
@@ -237,7 +237,7 @@ def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Reporte
     )
 
 
-def _chained(one: Chain, context: Context) -> Reported[Chain]:
+def _chain_result(one: Chain, context: Context) -> Reported[Chain]:
     gaps, overlaps = () if one.is_beside_unread else tuple(chain_gaps(one)), tuple(chain_overlaps(one))
     _count(Mismatch.GAP, gaps, context)
     _count(Mismatch.OVERLAP, overlaps, context)

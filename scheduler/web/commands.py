@@ -104,12 +104,12 @@ class Shell:
         if request.plan is not None:
             return self.line(request.kind, "--plan", plan_file(request.plan), *words, settings=values)
         sources = [] if verb.reads == "cluster" else [*(request.sources or self.log_dirs)]
-        return self.line(KINDS[request.kind], *sources, *words, settings=_scoped(request, values))
+        return self.line(KINDS[request.kind], *sources, *words, settings=_with_partitions(request, values))
 
     def plan(self, plan: KeptPlan) -> list[Command]:
         """Return the commands that carry out a plan, read from ``plan_file``, and that make it again."""
         request, file = plan.request, plan_file(plan.id)
-        sources, scoped = request.sources or self.log_dirs, _scoped(request, request.settings)
+        sources, scoped = request.sources or self.log_dirs, _with_partitions(request, request.settings)
         carry_out = self.line("regenerate", "--plan", file, "--into", self.staged, settings=request.settings)
         again = self.line("plan", *sources, "--save", file, settings=scoped)
         return [Command("carry it out in a shell", carry_out), Command("make it again in a shell", again)]
@@ -176,7 +176,7 @@ def installs(seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]
     return [install(repair.destination, seen.row["path"]) for repair in repairs if repair.how == "regenerated"]
 
 
-def _scoped(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str, object]:
+def _with_partitions(request: RunRequest, settings: Mapping[str, object]) -> Mapping[str, object]:
     return {**settings, "partitions": list(request.partitions)} if request.partitions else settings
 
 

@@ -34,7 +34,7 @@ Session = Annotated[str | None, Cookie(alias=SESSION_COOKIE)]
 @router.get(LOGIN_PATH)
 def show_login(request: Request, session: Session = None, next: str = "/") -> Response:  # noqa: A002 - as links call it
     """Ask for a token, or send on a browser that needs none."""
-    if _known(access_of(request), session) is not None:
+    if _principal_of(access_of(request), session) is not None:
         return RedirectResponse(_own(next), 303)
     answer = _form(next)
     if request.headers.get("sec-fetch-site") == "cross-site":
@@ -55,7 +55,7 @@ async def log_in(request: Request) -> Response:
     try:
         context.principal, session = await run_in_threadpool(access.enter, secret, address_in(request.scope))
     except AccessError as error:
-        return _refused(error, wanted)
+        return _refusal(error, wanted)
     answer = RedirectResponse(_own(wanted), 303)
     is_https = request.url.scheme == "https"
     answer.set_cookie(
@@ -68,7 +68,7 @@ async def log_in(request: Request) -> Response:
 def log_out(request: Request, session: Session = None) -> Response:
     """End the session."""
     access = access_of(request)
-    context_in(request.scope).principal = _known(access, session)
+    context_in(request.scope).principal = _principal_of(access, session)
     if session is not None:
         access.sessions.end(session)
     answer = RedirectResponse(LOGIN_PATH, 303)
@@ -85,14 +85,14 @@ def _fields(body: bytes) -> dict[str, list[str]]:
     return {}
 
 
-def _known(access: AccessControl, session: str | None) -> Principal | None:
+def _principal_of(access: AccessControl, session: str | None) -> Principal | None:
     try:
         return access.identify(bearer=None, session=session, address="")
     except AccessError:
         return None
 
 
-def _refused(error: AccessError, wanted: str) -> HTMLResponse:
+def _refusal(error: AccessError, wanted: str) -> HTMLResponse:
     answer = _form(wanted, said=f"{error}.".capitalize())
     answer.status_code = kind_of(error).status
     if isinstance(error, TooManyFailuresError):

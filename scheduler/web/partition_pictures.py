@@ -137,7 +137,7 @@ def segments_picture(
         f" {moment(columns[-1].to_ms)}; by the snapshot at their end: {said}"
     )
     return SegmentsPicture(
-        pictures=[_drawn(columns, marks, *size, text, name) for name, size in _SIZES.items()],
+        pictures=[_draw(columns, marks, *size, text, name) for name, size in _SIZES.items()],
         text=text,
         legend=[word for word in _ORDER if counts[word.text]],
     )
@@ -176,7 +176,7 @@ def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[
     return columns
 
 
-def _drawn(
+def _draw(
     columns: Sequence[_Column], marks: Sequence[Mark], width: int, height: int, title: str, class_: str
 ) -> Markup:
     closed = [column for column in columns if column.end is not None]
@@ -194,7 +194,7 @@ def _drawn(
         gap = min(1.0, wide / 4)
         shapes.append(rect(x + gap, height - _BOTTOM - high, wide - 2 * gap, high, column.word.tone, column.title))
     for line, mark in enumerate(marks):
-        shapes += _marked(mark, _place_of(mark.offset, columns, places), line, width, height)
+        shapes += _draw_mark(mark, _place_of(mark.offset, columns, places), line, width, height)
     axis = height - 6
     shapes.append(element("text", moment(first_ms), x=0, y=axis))
     shapes.append(element("text", moment(last_ms), x=end, y=axis, text_anchor="end"))
@@ -210,7 +210,7 @@ def _place_of(offset: int, columns: Sequence[_Column], places: Sequence[tuple[fl
     return places[-1][0] + places[-1][1]
 
 
-def _marked(mark: Mark, x: float, line: int, width: int, height: int) -> list[Markup]:
+def _draw_mark(mark: Mark, x: float, line: int, width: int, height: int) -> list[Markup]:
     y, at_end = (line + 1) * LINE_PX, x > width / 2
     text = f"{mark.name} {mark.offset}"
     side = {"x": x - 4, "text_anchor": "end"} if at_end else {"x": x + 4}

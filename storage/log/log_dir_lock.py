@@ -130,7 +130,7 @@ def locked(log_dir: Path) -> Iterator[None]:
 
     """
     refuse_root(log_dir)
-    with _alone_here(log_dir), _held(log_dir):
+    with _alone_here(log_dir), _hold(log_dir):
         yield
 
 
@@ -149,7 +149,7 @@ def _alone_here(log_dir: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _held(log_dir: Path) -> Iterator[None]:
+def _hold(log_dir: Path) -> Iterator[None]:
     path = log_dir / LOCK_FILE
     before = _times(log_dir)
     with _takeable(path):

@@ -163,7 +163,7 @@ def read_partition_dir(path: Path, topic_partition: TopicPartition, checkpoints:
         FormatError: ``partition.metadata`` is damaged.
 
     """
-    with _opened(path) as directory:
+    with _open_directory(path) as directory:
         names = os.listdir(directory)  # noqa: PTH208 - by its descriptor
         partition = partition_of_files(path, topic_partition, names, partial(_status, directory), checkpoints)
     if PARTITION_METADATA not in names:
@@ -229,7 +229,7 @@ def _without_log(
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[int]:
+def _open_directory(path: Path) -> Iterator[int]:
     """Hold the directory open: ``stat`` by its descriptor is faster than by a whole path."""
     directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

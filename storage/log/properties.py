@@ -138,7 +138,7 @@ def write_partition_metadata(metadata: PartitionMetadata) -> bytes:
 def _properties(text: bytes) -> Iterator[_Property]:
     for position, line in _logical_lines(text):
         key, value = _ENTRY.findall(line)[0]
-        yield _Property(_unescaped(key, position), _unescaped(value, position), position)
+        yield _Property(_unescape(key, position), _unescape(value, position), position)
 
 
 def _logical_lines(text: bytes) -> Iterator[tuple[int, str]]:
@@ -163,7 +163,7 @@ def _logical_lines(text: bytes) -> Iterator[tuple[int, str]]:
         yield began, logical
 
 
-def _unescaped(text: str, position: int) -> str:
+def _unescape(text: str, position: int) -> str:
     if "\\" not in text:
         return text
 

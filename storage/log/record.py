@@ -263,9 +263,12 @@ def read_control_record(batch: Buffer, header: RecordBatchHeader, *, at: int = 0
     if header.records_count == 1 and record.end != len(batch):
         raise FormatError("control batch of one record", position=at + record.end, expected="its end",
                           found=f"{len(batch) - record.end} more bytes")  # fmt: skip
-    kind, epoch = _versioned(record.key, KEY, "control record key", at + record.key_position), NO_COORDINATOR_EPOCH
+    kind, epoch = (
+        _versioned_number(record.key, KEY, "control record key", at + record.key_position),
+        NO_COORDINATOR_EPOCH,
+    )
     if kind in (ABORT, COMMIT):
-        epoch = _versioned(record.value, MARKER_VALUE, "transaction marker", at + record.value_position)
+        epoch = _versioned_number(record.value, MARKER_VALUE, "transaction marker", at + record.value_position)
     return ControlRecord(kind, epoch, _timestamp(record, header, at))
 
 
@@ -307,7 +310,7 @@ def _check_batch(batch: Buffer, header: RecordBatchHeader, at: int) -> None:
                           expected=f"one to fill {room} bytes", found=header.records_count)  # fmt: skip
 
 
-def _versioned(field: memoryview | None, layout: struct.Struct, what: str, position: int) -> int:
+def _versioned_number(field: memoryview | None, layout: struct.Struct, what: str, position: int) -> int:
     """Return the number that follows the version in a key or value."""
     data = field or b""
     if len(data) < layout.size:

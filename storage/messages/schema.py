@@ -200,7 +200,7 @@ def message_json(message: object, version: int) -> dict[str, object]:
     for field in schema_of(type(message)):
         value = getattr(message, field.name)
         if field.since <= version and (field.tag is None or value != field.default):
-            shown[field.json_name] = _shown(value, version)
+            shown[field.json_name] = _as_json(value, version)
     return shown
 
 
@@ -218,9 +218,9 @@ def _layout(message: type, version: int) -> _Layout:
     return known
 
 
-def _shown(value: object, version: int) -> object:
+def _as_json(value: object, version: int) -> object:
     if isinstance(value, tuple):
-        return [_shown(item, version) for item in value]
+        return [_as_json(item, version) for item in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     plain = value is None or isinstance(value, bool | int | float | str)

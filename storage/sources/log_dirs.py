@@ -75,7 +75,7 @@ def open_source(
 
     def read_in(layout: Tiered | Mirror, depth: int) -> LogDir:
         root, within = _above(url, depth)
-        found = (info for info in _rekeyed(chain(seen, listed), within) if counts(info.key))
+        found = (info for info in _with_relative_keys(chain(seen, listed), within) if counts(info.key))
         return layout.log_dir(sources.store(root), found, topics, within=within, topic_ids=topic_ids)
 
     for info in listed:
@@ -124,7 +124,7 @@ def open_tiered(
     if not found.is_shipped or len(there) < 2:  # noqa: PLR2004 - one layout, or several
         return found
     store = sources.store(without_slash(url))
-    return _united(
+    return _longest_logs(
         [
             layout.log_dir(store, (info for info in store.list() if counts(info.key)), topics, topic_ids=topic_ids)
             for layout in there.values()
@@ -132,7 +132,7 @@ def open_tiered(
     )
 
 
-def _united(parts: Sequence[LogDir]) -> LogDir:
+def _longest_logs(parts: Sequence[LogDir]) -> LogDir:
     """Return the log dir that has the longest log of each partition in ``parts``, of which there is at least one."""
     longest: dict[TopicPartition, PartitionDir] = {}
     for one in sorted((partition for part in parts for partition in part.partitions), key=_extent):
@@ -250,7 +250,7 @@ def _above(url: str, depth: int) -> tuple[str, str]:
     return "/".join(parts[: len(parts) - depth]), "".join(f"{part}/" for part in parts[len(parts) - depth :])
 
 
-def _rekeyed(listed: Iterable[ObjectInfo], folders: str) -> Iterator[ObjectInfo]:
+def _with_relative_keys(listed: Iterable[ObjectInfo], folders: str) -> Iterator[ObjectInfo]:
     """Yield the objects with keys relative to the folder above ``folders``."""
     return (replace(info, key=f"{folders}{info.key}") for info in listed) if folders else iter(listed)
 

@@ -121,7 +121,7 @@ class LocalObjectStore:
     def get_range(self, key: str, start: int, end: int, *, etag: str | None = None) -> bytes:
         """Return the bytes [``start``, ``end``); see ``ObjectStore.get_range``."""
         check_range(start, end)
-        with self._opened(key) as file:
+        with self._open_file(key) as file:
             found = _info(key, os.fstat(file.fileno())).etag
             check_etag(str(self._root / key), key, expected=etag, found=found)
             return b"".join(self._chunks(key, file, start, end))
@@ -130,7 +130,7 @@ class LocalObjectStore:
     def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
         """Stream the object; see ``ObjectStore.open``. If it is replaced during that, the old version is read."""
         check_range(start, end)
-        with self._opened(key) as file:
+        with self._open_file(key) as file:
             yield self._chunks(key, file, start, end)
 
     def head(self, key: str) -> ObjectInfo:
@@ -151,7 +151,7 @@ class LocalObjectStore:
         check_key(key)
         path = self._root / key
         self._check_no_link(key)
-        with self._translated(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        with self._translate_errors(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
             sync_directory(path.parent)
 
@@ -160,31 +160,31 @@ class LocalObjectStore:
         for folder, _, names in os.walk(self._root):
             for name in filter(is_temporary, names):
                 path = Path(folder, name)
-                with self._translated(None), suppress(FileNotFoundError):
+                with self._translate_errors(None), suppress(FileNotFoundError):
                     begun_ms = path.stat().st_mtime_ns // 1_000_000
                     key = path.relative_to(self._root).as_posix()
                     yield Unfinished(key=key, begun_ms=begun_ms, handle=str(path))
 
     def discard(self, unfinished: Unfinished) -> None:
         """Remove a temporary file; see ``ObjectStore.discard``."""
-        with self._translated(None):
+        with self._translate_errors(None):
             Path(unfinished.handle).unlink(missing_ok=True)
 
     def _write(self, key: str, chunks: Iterable[Buffer], *, if_absent: bool = False, etag: str | None = None) -> None:
         path = self._root / key
         self._check_no_link(key)
-        with self._translated(key):
+        with self._translate_errors(key):
             self._make_folder(path.parent)
         with self._temporary_file(key, path.parent, chunks) as temporary:
             if etag is not None:
                 self._replace(key, temporary, path, etag)
             else:
-                with self._translated(key):
+                with self._translate_errors(key):
                     if if_absent:
                         self._link(key, temporary, path)
                     else:
                         temporary.replace(path)
-        with self._translated(key):
+        with self._translate_errors(key):
             sync_directory(path.parent)
 
     @contextmanager
@@ -192,14 +192,14 @@ class LocalObjectStore:
         """Yield a durable file that holds ``chunks``, and remove its temporary name at the end."""
         path = folder / f".resnap-{secrets.token_hex(16)}~"
         try:
-            with self._translated(key):
+            with self._translate_errors(key):
                 file = path.open("xb", buffering=0)
             with file:
                 # Only the file's own errors are the store's: a source that fails while being read is not.
                 for chunk in chunks:
-                    with self._translated(key):
+                    with self._translate_errors(key):
                         _write_fully(file, chunk)
-                with self._translated(key):
+                with self._translate_errors(key):
                     os.fsync(file.fileno())
             yield path
         finally:
@@ -208,13 +208,13 @@ class LocalObjectStore:
 
     def _replace(self, key: str, temporary: Path, path: Path, etag: str) -> None:
         """Rename the file if the existing one has ``etag``, with the folder locked."""
-        with self._translated(key):
+        with self._translate_errors(key):
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            with self._translated(key):
+            with self._translate_errors(key):
                 _lock(folder, path.parent, key)
             check_etag(str(path), key, expected=etag, found=self.head(key).etag)
-            with self._translated(key):
+            with self._translate_errors(key):
                 temporary.replace(path)
         finally:
             os.close(folder)
@@ -254,14 +254,14 @@ class LocalObjectStore:
         return path
 
     @contextmanager
-    def _opened(self, key: str) -> Iterator[BinaryIO]:
+    def _open_file(self, key: str) -> Iterator[BinaryIO]:
         with self._reading(key):
             file = open_file(self._readable_path(key))
         with file:
             yield file
 
     def _chunks(self, key: str, file: BinaryIO, start: int, end: int | None) -> Iterator[bytes]:
-        with self._translated(key):
+        with self._translate_errors(key):
             size_bytes = os.fstat(file.fileno()).st_size
             left = max(0, (size_bytes if end is None else min(end, size_bytes)) - start)
             if left:
@@ -277,7 +277,7 @@ class LocalObjectStore:
             if is_folder:
                 yield from self._walk(key)
                 continue
-            with self._translated(key), suppress(FileNotFoundError):
+            with self._translate_errors(key), suppress(FileNotFoundError):
                 yield _info(key, (self._root / key).stat())
 
     def _entries(self, folder: str, name_start: str) -> Sequence[tuple[str, bool]]:
@@ -312,12 +312,12 @@ class LocalObjectStore:
 
         """
         self._check_parent()
-        with self._translated(None):
+        with self._translate_errors(None):
             if (error := why_unwritable(self._root)) is not None:
                 raise error
 
     def _check_parent(self) -> None:
-        with self._translated(None):
+        with self._translate_errors(None):
             is_there = self._root.parent.is_dir()
         if not is_there:
             raise StoreAccessError(f"{self._root.parent}: no such directory", hint=self._parent_hint())
@@ -328,7 +328,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _listing(self, folder: str) -> Iterator[None]:
-        """Translate as ``_translated`` does; a folder that does not exist, or cannot exist, is empty."""
+        """Translate as ``_translate_errors`` does; a folder that does not exist, or cannot exist, is empty."""
         # That the root itself is not a directory is another matter.
         nothing_there = _NO_SUCH_FILE if folder else {errno.ENOENT}
         try:
@@ -339,7 +339,7 @@ class LocalObjectStore:
 
     @contextmanager
     def _reading(self, key: str) -> Iterator[None]:
-        """Translate as ``_translated`` does; a missing file is a missing object."""
+        """Translate as ``_translate_errors`` does; a missing file is a missing object."""
         try:
             yield
         except OSError as error:
@@ -349,7 +349,7 @@ class LocalObjectStore:
             raise ObjectNotFoundError(f"{self._root / key}: no such object", key=key) from error
 
     @contextmanager
-    def _translated(self, key: str | None) -> Iterator[None]:
+    def _translate_errors(self, key: str | None) -> Iterator[None]:
         """Translate the operating system's errors into the store's; the only place that does."""
         try:
             yield

@@ -227,17 +227,17 @@ def listing_problem(store: ObjectStore) -> str | None:
         try:
             for key in keys:
                 store.put(key, b"x")
-            found = _listed(store, f"{folder}/")
+            found = _keys(store, f"{folder}/")
             if found != keys:
                 return f"of {len(keys)} objects that were just written, {len(set(found) & set(keys))} are listed"
             store.delete(keys[0])
-            return "an object that was deleted is still listed" if _listed(store, f"{folder}/") != keys[1:] else None
+            return "an object that was deleted is still listed" if _keys(store, f"{folder}/") != keys[1:] else None
         finally:
             for key in keys:
                 store.delete(key)
 
 
-def _listed(store: ObjectStore, prefix: str) -> list[str]:
+def _keys(store: ObjectStore, prefix: str) -> list[str]:
     pages = store.list(prefix, page_keys=_PAGE_KEYS) if isinstance(store, WireStore) else store.list(prefix)
     return [info.key for info in pages]
 

@@ -433,10 +433,10 @@ def key_part(name: str | None) -> str:
         chr(byte) if byte in _PLAIN and not (name in _RESERVED and at == 0) else f"={byte:02X}"
         for at, byte in enumerate(raw)
     )
-    return escaped if len(escaped) <= MAX_KEY_PART_BYTES else _shortened(escaped, raw)
+    return escaped if len(escaped) <= MAX_KEY_PART_BYTES else _shorten(escaped, raw)
 
 
-def _shortened(escaped: str, raw: bytes) -> str:
+def _shorten(escaped: str, raw: bytes) -> str:
     front = escaped[:_FRONT_BYTES]
     cut_escape = front.rfind("=", _FRONT_BYTES - 2)
     if cut_escape >= 0:

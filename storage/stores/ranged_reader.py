@@ -55,7 +55,7 @@ def ranged_reader(
         StoreError: the store failed.
 
     """
-    found, first = _opened(store, key, min(FIRST_BYTES, range_bytes, FIRST_BYTES if end is None else end))
+    found, first = _open_object(store, key, min(FIRST_BYTES, range_bytes, FIRST_BYTES if end is None else end))
     with ThreadPoolExecutor(ranges_in_flight, thread_name_prefix="resnap-range") as threads:
         try:
             yield RangedReader(
@@ -70,7 +70,7 @@ def ranged_reader(
             threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _opened(store: ObjectStore, key: str, length: int) -> tuple[ObjectInfo, bytes]:
+def _open_object(store: ObjectStore, key: str, length: int) -> tuple[ObjectInfo, bytes]:
     """Return the facts of an object, and its first ``length`` bytes where they come with the facts."""
     if length and isinstance(store, OpeningStore):
         with suppress(StoreUnavailableError):  # asking for the facts alone is repeated

@@ -75,7 +75,7 @@ class Cluster:
         self._open = ExitStack()
         reach(servers, setup_timeout_s)
         self._admin: Any = connected(
-            lambda wait_ms, some: _made(
+            lambda wait_ms, some: _new_client(
                 kafka.KafkaAdminClient, bootstrap_timeout_ms=wait_ms, **self._config | {"bootstrap_servers": some}
             ),
             (kafka.errors.KafkaError, OSError),
@@ -104,7 +104,7 @@ class Cluster:
             ClusterError: it does not answer.
 
         """
-        with _translated("cannot describe the topics"):
+        with _translate_errors("cannot describe the topics"):
             cluster_id = self._admin.describe_cluster().get("cluster_id")
             described = [topic for topic in self._admin.describe_topics() if wants(topic["name"])]
             settings = self._settings([topic["name"] for topic in described])
@@ -119,7 +119,7 @@ class Cluster:
             ClusterError: the cluster does not answer.
 
         """
-        with _translated(f"{name}: cannot describe the topic"):
+        with _translate_errors(f"{name}: cannot describe the topic"):
             described = [topic for topic in self._admin.describe_topics([name]) if not topic["error_code"]]
             settings = self._settings([topic["name"] for topic in described])
         return next((_topic(topic, settings.get(name, {}), {}) for topic in described), None)
@@ -131,7 +131,7 @@ class Cluster:
             ClusterError: the cluster does not answer.
 
         """
-        with _translated("cannot describe the settings of topics"):
+        with _translate_errors("cannot describe the settings of topics"):
             found = self._settings(list(names))
         return {topic: _values(settings) for topic, settings in found.items()}
 
@@ -163,7 +163,7 @@ class Cluster:
             ClusterError: the cluster does not answer, or is older than 3.0.
 
         """
-        with _translated("cannot describe transactions"):
+        with _translate_errors("cannot describe transactions"):
             listed = self._admin.list_transactions(producer_id_filters=list(producer_ids))
             names = sorted({one.transactional_id for of_broker in listed.values() for one in of_broker})
             found: dict[str, Any] = self._admin.describe_transactions(names)
@@ -176,7 +176,7 @@ class Cluster:
             ClusterError: it does not answer; the error begins with ``what``.
 
         """
-        with _translated(what):
+        with _translate_errors(what):
             return self._of_any(request) if broker_id is None else self._answer(request, broker_id)
 
     def _answer(self, request: Any, broker_id: int | None) -> Any:  # noqa: ANN401 - messages of the library
@@ -206,7 +206,7 @@ class Cluster:
 
         """
         place = self._kafka.TopicPartition(topic, partition)
-        with _translated(f"cannot read {topic}-{partition}"), ExitStack() as closing:
+        with _translate_errors(f"cannot read {topic}-{partition}"), ExitStack() as closing:
             consumer = self._kafka.KafkaConsumer(
                 group_id=None, enable_auto_commit=False, auto_offset_reset="earliest", **self._config
             )
@@ -240,7 +240,7 @@ class Cluster:
         found: dict[TopicPartition, int] = {}
         if not places:
             return found
-        with _translated("cannot read the timestamps of records"), ExitStack() as closing:
+        with _translate_errors("cannot read the timestamps of records"), ExitStack() as closing:
             consumer = self._kafka.KafkaConsumer(
                 group_id=None, enable_auto_commit=False, max_partition_fetch_bytes=_FETCH_BYTES, **self._config
             )
@@ -266,7 +266,7 @@ class Cluster:
         places = {self._kafka.TopicPartition(of.topic, of.partition): of for of in times_ms}
         if not places:
             return {}
-        with _translated("cannot get offsets by time"):
+        with _translate_errors("cannot get offsets by time"):
             answer = self._admin.list_partition_offsets({place: times_ms[of] for place, of in places.items()})
         return {places[place]: (one.offset, one.timestamp) for place, one in answer.items() if one.offset >= 0}
 
@@ -277,7 +277,7 @@ class Cluster:
             ClusterError: the record may be missing.
 
         """
-        with _translated(f"cannot write to {topic}-{partition}"):
+        with _translate_errors(f"cannot write to {topic}-{partition}"):
             if self._producer is None:
                 self._producer = self._kafka.KafkaProducer(acks="all", enable_idempotence=True, **self._config)
                 self._open.callback(self._producer.close)
@@ -313,11 +313,11 @@ class Cluster:
             "last_stable_offset": (OffsetSpec.LATEST, "read_committed"),
             "local_start_offset": (OffsetSpec.EARLIEST_LOCAL, "read_uncommitted"),
         }
-        found = {name: self._listed(led, spec, level) for name, (spec, level) in asked.items()}
-        tiered = self._listed(led, OffsetSpec.LATEST_TIERED, "read_uncommitted")
+        found = {name: self._list_offsets(led, spec, level) for name, (spec, level) in asked.items()}
+        tiered = self._list_offsets(led, OffsetSpec.LATEST_TIERED, "read_uncommitted")
         return found | {"remote_end_offset": {place: last + 1 for place, last in tiered.items()}}
 
-    def _listed(self, led: list[Any], spec: object, level: str) -> dict[tuple[str, int], int]:
+    def _list_offsets(self, led: list[Any], spec: object, level: str) -> dict[tuple[str, int], int]:
         from kafka.errors import UnsupportedVersionError
 
         if not led:
@@ -342,7 +342,7 @@ class Cluster:
         return EpochEnd(end.leader_epoch, end.end_offset)
 
 
-def _made(client: Any, **config: object) -> Any:  # noqa: ANN401 - classes of the library
+def _new_client(client: Any, **config: object) -> Any:  # noqa: ANN401 - classes of the library
     """Return a client of the library; if creating it fails, close what it has opened so far."""
     made = client.__new__(client)
     try:
@@ -397,7 +397,7 @@ def _topic_id(given: Any) -> str | None:  # noqa: ANN401 - the library gives a U
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
+def _translate_errors(what: str) -> Iterator[None]:
     """Translate the library's errors into ours."""
     from kafka import errors
 

@@ -118,11 +118,11 @@ def _credentials(properties: Mapping[str, str]) -> Iterator[tuple[str, object]]:
     given = dict(_CREDENTIALS.findall(properties.get("sasl.jaas.config", "")))
     if given.keys() < {"username", "password"}:
         raise ConfigurationError('sasl.jaas.config: expected username="..." and password="..."')
-    yield "sasl_plain_username", _unescaped(given["username"])
-    yield "sasl_plain_password", _unescaped(given["password"])
+    yield "sasl_plain_username", _unescape(given["username"])
+    yield "sasl_plain_password", _unescape(given["password"])
 
 
-def _unescaped(text: str) -> str:
+def _unescape(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text)
 
 

@@ -119,11 +119,11 @@ def with_facts(log_dir: LogDir, facts: ClusterFacts) -> LogDir:
             )
             problems.append(PartitionProblem(path=one.path, error=error, topic_partition=one.topic_partition))
         else:
-            partitions.append(_updated(one, topic, log_dir.broker_id))
+            partitions.append(_update(one, topic, log_dir.broker_id))
     return replace(log_dir, partitions=tuple(partitions), problems=tuple(problems))
 
 
-def _updated(one: PartitionDir, topic: TopicFacts, broker_id: int | None) -> PartitionDir:
+def _update(one: PartitionDir, topic: TopicFacts, broker_id: int | None) -> PartitionDir:
     known = replace(one, topic_id=one.topic_id or topic.topic_id)
     facts = topic.partitions.get(one.topic_partition.partition)
     if facts is None or facts.leader is None or facts.leader != broker_id:

@@ -113,7 +113,7 @@ def expiration_of(image: MetadataImage, broker_id: int | None, static: Mapping[s
         static: its ``server.properties``, as far as known.
 
     """
-    return _resolved(image, broker_id, static, dict(_dynamic_layers(image, broker_id)))
+    return _resolve(image, broker_id, static, dict(_dynamic_layers(image, broker_id)))
 
 
 def expiration_history(
@@ -122,7 +122,7 @@ def expiration_history(
     """Return the broker's producer expirations, as far back as the log goes, each with the time it was set, first 0."""
     resources = {ALL_BROKERS: Level.ALL_BROKERS, _own(broker_id): Level.BROKER}
     layers: dict[Level, dict[str, str]] = {Level.BROKER: {}, Level.ALL_BROKERS: {}}
-    periods = [(0, _resolved(image, broker_id, static, layers).expiration)]
+    periods = [(0, _resolve(image, broker_id, static, layers).expiration)]
     for change in image.broker_config_changes:
         level = resources.get(change.resource)
         if level is None or change.name != EXPIRATION:
@@ -130,7 +130,7 @@ def expiration_history(
         layers[level].pop(change.name, None)
         if change.value is not None:
             layers[level][change.name] = change.value
-        now = _resolved(image, broker_id, static, layers).expiration
+        now = _resolve(image, broker_id, static, layers).expiration
         if now.value_ms != periods[-1][1].value_ms:
             periods.append((change.timestamp, now))
     return periods
@@ -152,7 +152,7 @@ def parse_milliseconds(text: str) -> int | None:
     return value if 1 <= value <= MAX_INT32 else None
 
 
-def _resolved(
+def _resolve(
     image: MetadataImage, broker_id: int | None, static: Mapping[str, str], dynamic: Mapping[Level, Mapping[str, str]]
 ) -> BrokerExpiration:
     own = has_own_setting(image, broker_id)

@@ -92,7 +92,7 @@ def decide(
         inventory = with_log_end(inventory)
     fingerprint, without = _fingerprint(area, topic_partition)
     beside = (one for one in decisions_beside(offsets, inventory, asked) if _counts(one, topic_partition, area))
-    decisions = [_compared(decision, inventory, area, fingerprint, asked) for decision in beside]
+    decisions = [_compare(decision, inventory, area, fingerprint, asked) for decision in beside]
     indexes = list(_of_indexes(inventory, fingerprint, asked))
     broken = broken_directory(inventory, [index.offset for index in indexes if index.is_change])
     if broken is not None:
@@ -142,7 +142,7 @@ def _of_indexes(
         yield Decision(offset=index.base_offset, outcome=outcome, detail=detail, kind=FileKind.TXNINDEX, needs=needs)
 
 
-def _compared(
+def _compare(
     decision: Decision,
     inventory: PartitionInventory,
     area: StagingArea,
@@ -162,10 +162,10 @@ def _compared(
     _, staged, _ = _read_staged(area, inventory.partition.topic_partition, decision.offset)
     if staged is not None and _same(there, staged):
         return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
-    return _judged(decision.offset, there, hashlib.sha256(data).hexdigest(), fingerprint, asked)
+    return _judge(decision.offset, there, hashlib.sha256(data).hexdigest(), fingerprint, asked)
 
 
-def _judged(
+def _judge(
     offset: int, there: Entries, sha256: str, fingerprint: Fingerprint | None, asked: Collection[Replace]
 ) -> Decision:
     """Return what is done with a valid file that differs from the staged one, by what the replay has proven of it."""
@@ -193,7 +193,7 @@ def _fitting(
         return list(decisions)
     topic_partition = inventory.partition.topic_partition
     staleness = _staleness(fingerprint, [decision for decision in decisions if decision.is_change], inventory)
-    check = {FileKind.SNAPSHOT: _checked, FileKind.TXNINDEX: _checked_index}
+    check = {FileKind.SNAPSHOT: _check, FileKind.TXNINDEX: _checked_index}
     return [
         check[one.kind](one, fingerprint, staleness, topic_partition, area) if one.is_change else one
         for one in decisions
@@ -213,7 +213,7 @@ def _staleness(fingerprint: Fingerprint, changes: Sequence[Decision], inventory:
     return Staleness(fingerprint, present, max(segments[0].base_offset, start))
 
 
-def _checked(
+def _check(
     decision: Decision,
     fingerprint: Fingerprint,
     staleness: Staleness,
@@ -272,7 +272,7 @@ def _checked_index(
         return replace(decision, outcome=Outcome.STALE, detail=f"segment {index.base_offset} has changed")
     data = area.read(topic_partition, index.base_offset, FileKind.TXNINDEX)
     if data is None:
-        detail = _gone(area.locator(topic_partition, index.base_offset, FileKind.TXNINDEX))
+        detail = _gone_text(area.locator(topic_partition, index.base_offset, FileKind.TXNINDEX))
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
     if (len(data), hashlib.sha256(data).hexdigest()) != (index.size_bytes, index.sha256):
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
@@ -285,7 +285,7 @@ def _read_staged(
     """Return the digest of a staged file, None if it is gone; its entries, None if no broker could load it; and why."""
     data = area.read(topic_partition, offset)
     if data is None:
-        return None, None, _gone(area.locator(topic_partition, offset))
+        return None, None, _gone_text(area.locator(topic_partition, offset))
     digest = FileDigest(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     try:
         return digest, read_snapshot_array(data), None
@@ -293,7 +293,7 @@ def _read_staged(
         return digest, None, str(error)
 
 
-def _gone(locator: str) -> str:
+def _gone_text(locator: str) -> str:
     return f"{locator} is gone, and the fingerprint beside it names it"
 
 
@@ -371,7 +371,7 @@ class Installer:
             folder_times_ns={folder.name: dress_of(folder).mtime_ns or 0 for folder in folders},
             changes=tuple(changes),
         )
-        write_file(self.disk, undo_dir / MANIFEST_FILE, [write_manifest(manifest)], _kept(undo_dir))
+        write_file(self.disk, undo_dir / MANIFEST_FILE, [write_manifest(manifest)], _dress_of_saved(undo_dir))
         return manifest
 
     def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> Change:
@@ -385,7 +385,9 @@ class Installer:
             aside = undo_dir / ASIDE / place
             make_directories(self.disk, aside.parent)
             dress = dress_of(path)
-            old = OldFile(digest=write_file(self.disk, aside, read_chunks(path), _kept(undo_dir)), dress=dress)
+            old = OldFile(
+                digest=write_file(self.disk, aside, read_chunks(path), _dress_of_saved(undo_dir)), dress=dress
+            )
         digest = None
         if decision.sha256 is not None:
             digest = FileDigest(size_bytes=decision.size_bytes, sha256=decision.sha256)
@@ -434,6 +436,6 @@ def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> It
         raise VerificationError(f"{locator} has changed since it was checked", hint="run the same command again")
 
 
-def _kept(undo_dir: Path) -> Dress:
+def _dress_of_saved(undo_dir: Path) -> Dress:
     """Return owner and mode for saved files: those of the folder, so that their owner can read them."""
     return replace(dress_of(undo_dir), mode=KEPT_MODE, mtime_ns=None)

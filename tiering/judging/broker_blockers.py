@@ -257,7 +257,7 @@ def _refusals(
         yield refuse(segment, Reason.LEADER_EPOCHS_UNKNOWN, detail, hint=hint)
     deleted = start.deletes(boundary.offset)
     if deleted is not None:
-        yield refuse(segment, deleted.reason, _deleted(boundary, deleted), hint=HINTS[Reason.INDEX_MISSING])
+        yield refuse(segment, deleted.reason, _deletion_text(boundary, deleted), hint=HINTS[Reason.INDEX_MISSING])
     if boundary.state is SnapshotState.MISSING:
         what = f"no producer snapshot for offset {boundary.offset}: brokers from 3.6 on stop here with a"
         yield refuse(segment, Reason.MISSING_SNAPSHOT, f"{what} NullPointerException")
@@ -358,7 +358,7 @@ def _damage(segment: Segment) -> Iterator[Refusal]:
             break
 
 
-def _deleted(boundary: BoundaryStatus, why: Recovered) -> str:
+def _deletion_text(boundary: BoundaryStatus, why: Recovered) -> str:
     return (
         f"{why.detail}: a broker recovers that segment when it starts, and deletes the snapshots above it, the one for"
         f" offset {boundary.offset} too"

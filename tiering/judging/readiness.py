@@ -352,13 +352,13 @@ def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
         return Judgement(verdict=Verdict.READY, reason=None, detail=detail, next_step=next_step)
     if stop.reason == Reason.UNREADABLE:
         return _answer(Verdict.UNKNOWN, stop)
-    repaired = _repaired(stop, facts.lost, repairs)
+    repaired = _after_repairs(stop, facts.lost, repairs)
     if repaired is None and blocking is not None and blocking.reason != Reason.HW_UNKNOWN:  # a replay does without
         return _answer(Verdict.BLOCKED, blocking)
     return _answer(Verdict.BLOCKED, repaired or stop)
 
 
-def _repaired(stop: Stop, lost: frozenset[int], repairs: Sequence[Repair]) -> Stop | None:
+def _after_repairs(stop: Stop, lost: frozenset[int], repairs: Sequence[Repair]) -> Stop | None:
     """Return ``stop`` with what is left to do after the runs; None if none has made all that is ``lost``."""
     for repair in repairs:
         if not lost or not lost <= repair.offsets:

@@ -173,13 +173,13 @@ class ActiveProducers:
         """
         principal = user_name(principal)
         while True:
-            entry = self._entries.get(principal) or self._added(principal, items)
+            entry = self._entries.get(principal) or self._add_entry(principal, items)
             entry.lock.acquire()
             if not entry.is_gone:
                 return entry
             entry.lock.release()
 
-    def _added(self, principal: str, items: Callable[[], int] | None) -> Entry:
+    def _add_entry(self, principal: str, items: Callable[[], int] | None) -> Entry:
         with self._guard:
             if principal not in self._entries:
                 remembering = self.remembering

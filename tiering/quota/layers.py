@@ -219,17 +219,17 @@ class Layers:
 
     def _make_room(self, now_ms: int) -> None:
         if not self._starts:
-            self._open(now_ms, now_ms, max(self._wanted(), 1))
+            self._open(now_ms, now_ms, max(self._expected_capacity(), 1))
         elif self._span_is_over(now_ms):
             self.expire(now_ms)
             # What the last span has held is the best guess for the next.
             lately = sum(self._store.items[number] for number in self._in_span()) if self._starts else 0
-            self._open(now_ms, now_ms, max(self._wanted(), 0 if self._cycle.capacity else lately))
+            self._open(now_ms, now_ms, max(self._expected_capacity(), 0 if self._cycle.capacity else lately))
         elif self._store.items[-1] >= self._capacities[-1] and not self.is_saturated:
             grown = self._capacities[-1] if self._cycle.capacity else 2 * self._capacities[-1]
             self._open(now_ms, self._spans[-1], grown, bursts=len(self._in_span()))
 
-    def _wanted(self) -> int:
+    def _expected_capacity(self) -> int:
         return self._cycle.capacity or self.expected_items
 
     def _in_span(self) -> list[int]:

@@ -198,7 +198,7 @@ class ProducerIdQuotaManager:
             if layer != UNSEEN:
                 entry.layers.refresh(producer_id, layer, now_ms)
                 return SEEN
-            admission = self._charged(entry, principal, rate, 1, now_ms, permissive=permissive)
+            admission = self._charge(entry, principal, rate, 1, now_ms, permissive=permissive)
             if admission.admitted:
                 entry.layers.add(producer_id, now_ms)
             return admission
@@ -221,7 +221,7 @@ class ProducerIdQuotaManager:
             new = ids[found == UNSEEN]
             admission = SEEN
             if len(new):
-                admission = self._charged(entry, principal, rate, len(new), now_ms, permissive=permissive)
+                admission = self._charge(entry, principal, rate, len(new), now_ms, permissive=permissive)
             if admission.admitted:
                 entry.layers.refresh_many(ids, found, now_ms)
                 entry.layers.add_many(new, now_ms)
@@ -238,18 +238,18 @@ class ProducerIdQuotaManager:
 
         return self.active.clean_up(now_ms, may_go)
 
-    def _charged(
+    def _charge(
         self, entry: Entry, principal: str, rate: float, ids: int, now_ms: int, *, permissive: bool | None
     ) -> Admission:
         """Charge new ids, or refuse without a charge, and count the decision."""
-        admission = self._judged(entry, principal, rate, ids, now_ms, permissive=permissive)
+        admission = self._judge(entry, principal, rate, ids, now_ms, permissive=permissive)
         name = user_name(principal)
         with self._counting:
             charges = self.charges.setdefault(name if name in self.rates.users else None, Charges())
             charges.add(admission.charged, admission.throttle_time_ms)
         return admission
 
-    def _judged(
+    def _judge(
         self, entry: Entry, principal: str, rate: float, ids: int, now_ms: int, *, permissive: bool | None
     ) -> Admission:
         if self._charging_from_ms is not None and now_ms < self._charging_from_ms:

@@ -145,11 +145,11 @@ class _Simulation:
             outcome.refused_ids.add(producer_id)
             outcome.refused = len(outcome.refused_ids)
         if answer.violation is not None:
-            self._throttled(answer.throttle_time_ms)
+            self._note_throttle(answer.throttle_time_ms)
         if is_free or answer.charged:
             self._measure(manager)
 
-    def _throttled(self, throttle_ms: int) -> None:
+    def _note_throttle(self, throttle_ms: int) -> None:
         outcome, now_ms = self._outcome, self._now_ms
         until_ms = now_ms + throttle_ms
         outcome.throttled_ms += max(0, until_ms - max(now_ms, self._owed_until_ms))

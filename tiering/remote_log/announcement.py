@@ -254,7 +254,7 @@ class Situation:
 def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situation: Situation) -> Announcement:
     """Return the segments of ``shipped``, the manifests of one partition, to announce, and where announcing stops."""
     ours = sorted(shipped, key=attrgetter("base_offset", "created_at_ms"))
-    reached = _reached(situation)
+    reached = _next_offset(situation)
     left = [segment for segment in ours if reached is None or segment.next_base_offset > reached]
     stop = _of_partition(partition, left[0].base_offset if left else 0, situation) if left else None
     segments: list[Announceable] = []
@@ -264,7 +264,7 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situatio
         partition=partition,
         segments=tuple(segments),
         below=len(ours) - len(left),
-        expired=_expired(segments, situation),
+        expired=_count_expired(segments, situation),
         stop=stop,
         least_retention_bytes=situation.least_retention_bytes,
         awaits_leader=_awaits_leader(situation),
@@ -369,7 +369,7 @@ def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Ann
     """Return the segments that follow what brokers know without a gap, and why they end."""
     chosen: list[Announceable] = []
     is_new = situation.cache is None or situation.cache.end_offset is None
-    reached = _reached(situation)
+    reached = _next_offset(situation)
     chain = _way(left, None if is_new else reached)
     contradictions = _contradictions(chain, left)
     for segment in chain:
@@ -407,7 +407,7 @@ def _contradictions(chain: Sequence[Announceable], left: Iterable[Announceable])
     return found
 
 
-def _expired(segments: Iterable[Announceable], situation: Situation) -> int:
+def _count_expired(segments: Iterable[Announceable], situation: Situation) -> int:
     retention_ms = situation.topic.retention_ms if situation.topic is not None else None
     if retention_ms is None:
         return 0
@@ -415,7 +415,7 @@ def _expired(segments: Iterable[Announceable], situation: Situation) -> int:
     return sum((segment.max_timestamp_ms or 0) <= oldest_ms for segment in segments)
 
 
-def _reached(situation: Situation) -> int | None:
+def _next_offset(situation: Situation) -> int | None:
     """Return where announcing continues: after what brokers know, else at the log start, if that is known."""
     end = situation.cache.end_offset if situation.cache is not None else None
     if end is not None or situation.partition is None:

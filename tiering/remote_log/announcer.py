@@ -80,12 +80,12 @@ class Announcer:
         """
         self._layout = layout_in(self.store)
         self._listing = self._layout.listing(self.store, self._may_want)
-        shipped = self._shipped(self.cluster.facts(lambda _: False).cluster_id)
+        shipped = self._list_shipped(self.cluster.facts(lambda _: False).cluster_id)
         if not shipped:
             raise UsageError(f"{self.store.url} holds no shipped segment of these topics",
                              hint="give what `resnap tier --to` was given")  # fmt: skip
         facts = self._facts({partition.name for partition in shipped})
-        return [self._judged(partition, shipped[partition], facts) for partition in sorted(shipped, key=str)]
+        return [self._judge(partition, shipped[partition], facts) for partition in sorted(shipped, key=str)]
 
     def publish(self, one: Announcement, read: Callable[[int, int], None]) -> Announcement:
         """Announce ``one`` under the partition's lease, decided once more; return what was announced.
@@ -106,11 +106,11 @@ class Announcer:
             self._read_back(one, read)
             lease.hold()
             facts = self._facts({one.partition.name})
-            now = self._judged(one.partition, one.segments, facts)
+            now = self._judge(one.partition, one.segments, facts)
             now = replace(now, below=one.below + now.below, stop=now.stop or one.stop)
             return self._publish(now, facts)
 
-    def _shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
+    def _list_shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}
         for segment in self._ours(cluster_id):
             if self.wants(segment.partition.name):
@@ -152,9 +152,7 @@ class Announcer:
             )
         return facts
 
-    def _judged(
-        self, partition: TopicIdPartition, shipped: Sequence[Announceable], facts: ClusterFacts
-    ) -> Announcement:
+    def _judge(self, partition: TopicIdPartition, shipped: Sequence[Announceable], facts: ClusterFacts) -> Announcement:
         number = metadata_partition(partition, len(facts.topics[METADATA_TOPIC].partitions))
         metadata = self._metadata(number)
         known = next((cache for cache in metadata.partitions if cache.partition == partition), None)
@@ -166,7 +164,7 @@ class Announcer:
             partition=there,
             cache=known,
             poison_at=min((poison.offset for poison in metadata.poison), default=None),
-            lost=self._lost(known),
+            lost=self._log_elsewhere(known),
             now_ms=self.now_ms(),
             least_retention_bytes=self._least_retention_bytes(partition, shipped, known, facts),
             kafka_configs=self.kafka_configs,
@@ -203,7 +201,7 @@ class Announcer:
         records = self.cluster.read(METADATA_TOPIC, number)
         return fold_events(event_of(number, offset, value) for offset, value in records)
 
-    def _lost(self, known: RemoteLogMetadataCache | None) -> str | None:
+    def _log_elsewhere(self, known: RemoteLogMetadataCache | None) -> str | None:
         """Return a log that brokers know but that is not in this store, because they read another store."""
         if known is None or not known.readable:
             return None

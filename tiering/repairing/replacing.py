@@ -183,16 +183,16 @@ class Replacer:
         if without_claim(manifest) != manifest:
             unfinished = [folder for folder in folders_in(self.store) if folder.is_unfinished]
             if key in named_by_records(self.store, unfinished):
-                raise _taken(key)
+                raise _taken_error(key)
 
     def _take(self, folder: str, record: Record, claim: bytes | None, versions: Versions) -> Version:
         """Claim the manifest, if there is one, and check that ``folder`` is whole, and nobody puts it back."""
         key = record.manifest_key
         held = Version(None, None) if claim is None else self._write(key, claim, versions.of(key))
-        if self._names(folder) != _written(record):
+        if self._names(folder) != _replaceable_names(record):
             if claim is not None:
                 self._write(key, without_claim(claim), held)
-            raise _taken(key)
+            raise _taken_error(key)
         return held
 
     def put_back(self, folder: str, record: Record) -> None:
@@ -212,7 +212,7 @@ class Replacer:
         number = next((number for number, change in enumerate(record.changes) if change.key == key), None)
         names = self._names(folder)
         try:
-            if not (names & {DONE, UNDONE} or names >= _written(record)):
+            if not (names & {DONE, UNDONE} or names >= _replaceable_names(record)):
                 self.forget(folder)  # nothing was replaced after it
             elif number is None:
                 self._restore(folder, self._to_restore(folder, record))
@@ -221,14 +221,14 @@ class Replacer:
             else:
                 self._restore_claimed(folder, record, manifest, found)
         except (ObjectChangedError, ObjectExistsError) as error:
-            raise _taken(key) from error
+            raise _taken_error(key) from error
 
     def _restore_claimed(self, folder: str, record: Record, manifest: bytes, found: Version) -> None:
         key = record.manifest_key
         held = self._write(key, claim_of(manifest), found)
         try:
             if RECORD not in self._names(folder):
-                raise _taken(key)
+                raise _taken_error(key)
             back = self._to_restore(folder, record)
             number, change = next(one for one in enumerate(record.changes) if one[1].key == key)
             is_old = Digest.of(manifest) == change.old
@@ -253,7 +253,7 @@ class Replacer:
         names = self._names(folder)
         if is_manifest(manifest) and (DONE not in names or UNDONE in names):
             return None
-        raise _changed(change, f"{folder}/{number}")
+        raise _changed_error(change, f"{folder}/{number}")
 
     def _to_restore(self, folder: str, record: Record) -> list[_Original]:
         """Return the objects to write, without the manifest: also those that are unchanged, and could yet be changed.
@@ -317,7 +317,7 @@ class Replacer:
             self.forget(folder)
             self._write(key, manifest, held)
         except (ObjectChangedError, ObjectExistsError) as error:
-            raise _taken(key) from error
+            raise _taken_error(key) from error
 
     def forget(self, folder: str) -> None:
         """Delete ``folder``, its record first."""
@@ -375,12 +375,12 @@ def _is_gone(manifest: Version) -> bool:
     return manifest.body is None or manifest.body == TOMBSTONE
 
 
-def _written(record: Record) -> frozenset[str]:
+def _replaceable_names(record: Record) -> frozenset[str]:
     """Return the names in a folder whose replacements may begin."""
     return frozenset({RECORD, *(str(number) for number, change in enumerate(record.changes) if change.old is not None)})
 
 
-def _taken(key: str) -> LockedError:
+def _taken_error(key: str) -> LockedError:
     return LockedError(f"{key}: another run replaces objects of the segment",
                        hint="run again once it is done: what a killed run has left is put back first")  # fmt: skip
 
@@ -398,9 +398,9 @@ def _is_to_be_put_back(change: Change, now: Version, original: str) -> bool:
         return True
     if now.digest is None:
         raise NotUndoneError(f"{change.key} is gone: retention, or another process, has deleted it")
-    raise _changed(change, original)
+    raise _changed_error(change, original)
 
 
-def _changed(change: Change, original: str) -> NotUndoneError:
+def _changed_error(change: Change, original: str) -> NotUndoneError:
     return NotUndoneError(f"{change.key} has changed since: undo first what was repaired later",
                           hint=f"undo later runs first; the original lies in {original}")  # fmt: skip

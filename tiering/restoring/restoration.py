@@ -138,7 +138,9 @@ def _files(
     partition: PartitionDir, vouched: Vouched, sources: Sources, replaced: Mapping[str, Replaced]
 ) -> Iterator[ShippedFile]:
     def shipped(name: str, locator: str, size_bytes: int) -> ShippedFile:
-        return ShippedFile(name, locator, size_bytes, partial(_opened, sources, locator), vouched.digests.get(locator))
+        return ShippedFile(
+            name, locator, size_bytes, partial(_open_chunks, sources, locator), vouched.digests.get(locator)
+        )
 
     for segment in partition.segments:
         sizes = {
@@ -162,7 +164,7 @@ def _files(
 
 
 @contextmanager
-def _opened(sources: Sources, locator: str) -> Iterator[Iterator[bytes]]:
+def _open_chunks(sources: Sources, locator: str) -> Iterator[Iterator[bytes]]:
     with readable(locator):
         opened = sources.open_body(locator)
     with opened as body:
@@ -178,13 +180,13 @@ def _check(partition: PartitionDir, folder: Path) -> None:
     """
     seen = PartitionSeen(TransactionHistory())
     for segment in partition.segments:
-        files = _written(segment, folder)
+        files = _files_of(segment, folder)
         for problem in judge(files, read_content(files, PLAIN), seen).problems:
             stored = segment.path.rpartition("#")[0] or segment.path
             raise VerificationError(f"{stored}: {problem.replace(f'{folder}/', '')}", hint=HINT)
 
 
-def _written(segment: Segment, folder: Path) -> SegmentFiles:
+def _files_of(segment: Segment, folder: Path) -> SegmentFiles:
     """Return the written files of ``segment``; the leader epochs are one file for all segments."""
     end = segment.next_base_offset or 0  # closed, as all that is shipped
     snapshot = folder / segment_name(end, ObjectKind.SNAPSHOT)

@@ -330,7 +330,7 @@ class Restorer:
         self._remove(unfinished)
         self._fill(unfinished, restoration, done)
         if restoration.check is not None:
-            self.copier.run(partial(_checked, restoration.check, unfinished), restoration.size_bytes)
+            self.copier.run(partial(_run_check, restoration.check, unfinished), restoration.size_bytes)
         self._make_durable(unfinished)
         with self._turn:
             self._keep_log_start(restoration)
@@ -429,7 +429,7 @@ def _are_there(target: Path, files: tuple[ShippedFile, ...], _: Flow) -> bool:
     return all(_is_there(target / file.name, file) for file in files)
 
 
-def _checked(check: Callable[[Path], None], folder: Path, _: Flow) -> None:
+def _run_check(check: Callable[[Path], None], folder: Path, _: Flow) -> None:
     check(folder)
 
 

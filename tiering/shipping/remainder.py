@@ -166,13 +166,13 @@ class _Judged(NamedTuple):
             already=placement.verdicts.count(Verdict.HELD),
             failures=(*unread, *missing),
             unsettled=tuple(segments[index] for index in sorted(self.failures)),
-            held=tuple(self._held()),
+            held=tuple(self._of_this_log()),
             apart=self.apart,
             shown=self.shown,
             superseded=self.superseded,
         )
 
-    def _held(self) -> Iterator[ShippedSegment]:
+    def _of_this_log(self) -> Iterator[ShippedSegment]:
         """Yield the store's readable segments, without those that share offsets with a candidate of another log.
 
         Where the same log has only other boundaries here, they are of it, whether or not the candidate has a place.
@@ -245,10 +245,12 @@ class _Look(NamedTuple):
             log_start=partition.log_start_offset,
             knows_below=not any(unreadable.base_offset < start for unreadable in beside.unreadable),
         )
-        shown = tuple(self._shown([segment for segment in beside.segments if segment.manifest_key not in others]))
+        shown = tuple(
+            self._nearest_snapshots([segment for segment in beside.segments if segment.manifest_key not in others])
+        )
         return _Judged(spans, beside, foreign, failures, placement, elsewhere, shown, has_torn, superseded)
 
-    def _shown(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
+    def _nearest_snapshots(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
         """Yield the stored snapshot where the local log begins, or the nearest ones; none if that is its beginning."""
         first, begins = self.candidates.segments[0], self.candidates.inventory.partition.segments[0].base_offset
         span = Span(first.base_offset, end_of(first))

@@ -101,7 +101,7 @@ def reporting_change(segment: Segment, sources: Sources) -> Iterator[None]:
         check_unchanged(segment, sources)
         raise
     except ObjectChangedError as error:
-        raise _changed(segment) from error
+        raise _changed_error(segment) from error
 
 
 class SegmentChangedError(LogDirError):
@@ -177,7 +177,7 @@ def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
         gone = SegmentDeletedError if _begins_above(segment) else SegmentChangedError
         raise gone(f"{segment.path}: gone since the log directory was listed") from error
     if not now.is_same(FileFacts(segment.size_bytes, segment.mtime_ns, segment.inode)):
-        raise _changed(segment)
+        raise _changed_error(segment)
 
 
 def _begins_above(segment: Segment) -> bool:
@@ -206,7 +206,7 @@ def _check_log_start(segment: Segment, topic_partition: TopicPartition, listed: 
         raise moved(f"{segment.path}: the log starts at offset {start} since the log directory was listed")
 
 
-def _changed(segment: Segment) -> SegmentChangedError:
+def _changed_error(segment: Segment) -> SegmentChangedError:
     return SegmentChangedError(f"{segment.path}: changed since the log directory was listed")
 
 

@@ -65,7 +65,7 @@ class ShippedTopic:
         self._sizes: dict[str, int] = {}
         self._places: dict[str, Place] = {}
         """By key, of manifests."""
-        for info, place in self._listed():
+        for info, place in self._list_objects():
             self._sizes[info.key] = info.size_bytes
             if place is not None:
                 self._places[info.key] = place
@@ -99,7 +99,7 @@ class ShippedTopic:
 
         """
         now, self._beside = set(), {}
-        for info, place in self._listed():
+        for info, place in self._list_objects():
             if place is not None and place.partition == partition:
                 now.add(info.key)
             if place is not None or self._layout.is_tombstone(info):
@@ -110,7 +110,7 @@ class ShippedTopic:
         """Return the manifests of segments at ``base_offset``, and their tombstones, as of the last ``is_same``."""
         return tuple(self._beside.get(f"{base_offset:0{OFFSET_DIGITS}d}", ()))
 
-    def _listed(self) -> Iterator[tuple[ObjectInfo, Place | None]]:
+    def _list_objects(self) -> Iterator[tuple[ObjectInfo, Place | None]]:
         for prefix in self._prefixes:
             yield from ((info, self._layout.manifest_place(info, self._topic)) for info in self.store.list(prefix))
 

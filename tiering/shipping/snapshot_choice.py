@@ -55,7 +55,7 @@ def choose_snapshot(
 
     """
     in_window = result.coverage is Coverage.WINDOW
-    own = _uncontradicted(result, sources)
+    own = _own_entries(result, sources)
     if own is not None:
         how = SnapshotHow.PROVEN if in_window and own.is_proven else SnapshotHow.KEPT
         body = own.data if as_found else snapshot_bytes(own.entries.values())
@@ -83,7 +83,7 @@ class _Own(NamedTuple):
     """Whether batches prove every entry, instead of only contradicting none."""
 
 
-def _uncontradicted(result: BoundaryResult, sources: Sources) -> _Own | None:
+def _own_entries(result: BoundaryResult, sources: Sources) -> _Own | None:
     """Return the broker's own entries if the replay contradicts none of them and the file is unchanged."""
     path, comparison = result.boundary.existing, result.comparison
     if path is None or comparison is None or comparison.verdict not in {Verdict.PROVEN, Verdict.UNPROVEN}:

@@ -81,14 +81,14 @@ def read_content(
 
     """
     segment, content = files.segment, SegmentContent()
-    with _noted(segment.path, content.of_log):
+    with _note_problems(segment.path, content.of_log):
         _read_log(segment, sources, check_wanted)
-    with _noted(segment.sibling("index"), content.of_indexes):
+    with _note_problems(segment.sibling("index"), content.of_indexes):
         _read_indexes(segment, sources, content)
     if files.snapshot is not None:
-        with _noted(files.snapshot, content.beside):
+        with _note_problems(files.snapshot, content.beside):
             read_snapshot_array(sources.read(files.snapshot), files.segment.next_base_offset)
-    with _noted(files.leader_epochs, content.beside):
+    with _note_problems(files.leader_epochs, content.beside):
         content.checkpoint = tuple(read_leader_epochs(sources.read(files.leader_epochs)))
     return content
 
@@ -106,14 +106,14 @@ def judge(files: SegmentFiles, content: SegmentContent, seen: PartitionSeen) -> 
     if batches is not None:
         problems += _said_otherwise(files, batches, content.checkpoint, seen)
         if not content.of_indexes:
-            with _noted(files.segment.sibling("index"), problems):
+            with _note_problems(files.segment.sibling("index"), problems):
                 undecided = seen.transactions.check(files.segment, batches.transactions, batches.aborted)
     problems += (*content.of_indexes, *content.beside)
     return Findings(tuple(dict.fromkeys(problems)), undecided)  # a damaged manifest damages every file
 
 
 @contextmanager
-def _noted(locator: str, problems: list[str]) -> Iterator[None]:
+def _note_problems(locator: str, problems: list[str]) -> Iterator[None]:
     """Add what is wrong with a file to ``problems``, and continue."""
     try:
         with in_file(locator):
@@ -173,12 +173,12 @@ def _said_otherwise(
         last = checkpoint[-1]
         yield f"{files.leader_epochs}: leader epoch {last.epoch} from {last.start_offset} on, past the segment"
     if found is None and said.leader_epochs != expected:
-        yield (f"{segment.path}: its manifest says leader epochs {_shown(said.leader_epochs)}, the checkpoint"
-               f" {_shown(expected)}")  # fmt: skip
+        yield (f"{segment.path}: its manifest says leader epochs {_epochs_text(said.leader_epochs)}, the checkpoint"
+               f" {_epochs_text(expected)}")  # fmt: skip
     if batches.max_timestamp_ms not in {-1, said.max_timestamp_ms}:
         yield (f"{segment.path}: its manifest says the largest timestamp {said.max_timestamp_ms}, the batches"
                f" {batches.max_timestamp_ms}")  # fmt: skip
 
 
-def _shown(epochs: Iterable[LeaderEpoch]) -> str:
+def _epochs_text(epochs: Iterable[LeaderEpoch]) -> str:
     return ", ".join(f"{epoch.epoch} from {epoch.start_offset}" for epoch in epochs) or "none"

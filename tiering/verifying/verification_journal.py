@@ -88,7 +88,7 @@ class VerificationJournal:
             text = read_whole(self.path, MAX_BYTES).decode("utf-8", "replace")
         except OSError:
             return []
-        return [_parsed(line) for line in text.splitlines()]
+        return [_parse(line) for line in text.splitlines()]
 
     def _begin(self) -> None:
         self._write(os.O_TRUNC, {"version": VERSION, "begunMs": self.begun_ms})
@@ -105,7 +105,7 @@ class VerificationJournal:
             self.path = None
 
 
-def _parsed(line: str) -> object:
+def _parse(line: str) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

@@ -142,7 +142,7 @@ def _inspect_segment(file: OpenedFile) -> Answer:
         verify_crc=file.verify_crc,
         shows_validity=file.shows_validity,
     )
-    return Answer(head=_given("baseOffset", base_offset), name="batches", kind="batch", rows=inspection.rows(),
+    return Answer(head=_if_given("baseOffset", base_offset), name="batches", kind="batch", rows=inspection.rows(),
                   columns=SEGMENT_COLUMNS, tail=inspection.facts)  # fmt: skip
 
 
@@ -174,7 +174,7 @@ def _inspect_snapshot(file: OpenedFile) -> Answer:
     )
     version, crc, count = SNAPSHOT_HEADER.unpack_from(data)
     owner = (Column(key="transactionalId", title="TRANSACTIONAL ID"),) if names else ()
-    head = {**_given("offset", file.base_offset), "version": version, "crc": crc, "producers": count}
+    head = {**_if_given("offset", file.base_offset), "version": version, "crc": crc, "producers": count}
     return Answer(head=head, name="entries", kind="producer", columns=(*ENTRY_COLUMNS, *owner),
                   rows=_then(rows, damage))  # fmt: skip
 
@@ -221,7 +221,7 @@ def _index_answer(
     used = trimmed_length(data, layout.size) if padded else len(data)
     end = used if damage is None else min(used, damage.position)
     columns = tuple(_TIME if key == "timestamp" else Column(key=key, right=True) for key in keys)
-    head = {**_given("baseOffset", file.base_offset), "paddingBytes": len(data) - min(used, len(data))}
+    head = {**_if_given("baseOffset", file.base_offset), "paddingBytes": len(data) - min(used, len(data))}
     rows = (row(*entry) for entry in _entries(layout, data, 0, end))
     return Answer(head=head, name="entries", kind="entry", rows=_then(rows, damage), columns=columns)
 
@@ -307,7 +307,7 @@ def _then(rows: Iterator[Row], damage: FormatError | None) -> Iterator[Row]:
         raise damage
 
 
-def _given(key: str, offset: int | None) -> dict[str, object]:
+def _if_given(key: str, offset: int | None) -> dict[str, object]:
     return {} if offset is None else {key: offset}
 
 

@@ -100,7 +100,7 @@ class SegmentInspection:
     def _row(self) -> dict[str, object] | None:
         """Return the row of the batch at the position, and go on to the next; None at the end of what is whole."""
         start = self._read(self._position, HEADER.size)
-        if not any(start) or LOG_OVERHEAD + int.from_bytes(start[8:12], "big", signed=True) > self._left():
+        if not any(start) or LOG_OVERHEAD + int.from_bytes(start[8:12], "big", signed=True) > self._bytes_left():
             return None
         if start[MAGIC_POSITION] == MAGIC_V2:
             return self._batch_row(read_header(start, at=self._position))
@@ -188,13 +188,13 @@ class SegmentInspection:
 
     def _check_tail(self) -> None:
         """Accept what a running broker leaves behind: a batch half written, or the zeros of a preallocated file."""
-        if not self._left() or self._is_active or self._is_zero_to_the_end():
+        if not self._bytes_left() or self._is_active or self._is_zero_to_the_end():
             return
         raise FormatError(
             "bytes after the last whole batch of a closed segment",
             position=self._position,
             expected="the segment to end here, or a batch that ends within it",
-            found=f"{self._left()} bytes",
+            found=f"{self._bytes_left()} bytes",
         )
 
     def _is_zero_to_the_end(self) -> bool:
@@ -205,7 +205,7 @@ class SegmentInspection:
             at += len(block)
         return True
 
-    def _left(self) -> int:
+    def _bytes_left(self) -> int:
         return self._reader.size_bytes - self._position
 
     def _read(self, position: int, length: int) -> memoryview:

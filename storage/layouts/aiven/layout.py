@@ -219,7 +219,7 @@ class Aiven:
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:  # noqa: ARG002
         """Check that ``segment`` is not shipped: any manifest at its base offset counts, even a broker's."""
         for info in store.list(self._segment_prefix(segment)):
-            if self._parsed(info.key) is not None:
+            if self._parse_key(info.key) is not None:
                 raise ShippedMeanwhileError(
                     f"{info.key}: another run, or a broker, has shipped the segment", key=info.key
                 )
@@ -240,14 +240,14 @@ class Aiven:
 
     def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
         """Return which segment a manifest belongs to."""
-        parsed = self._parsed(info.key)
+        parsed = self._parse_key(info.key)
         if parsed is None or (parsed.prefix, parsed.topic) != (self.key_prefix, topic):
             return None
         return Place(parsed.partition, parsed.base_offset, parsed.topic_id)
 
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment of a manifest, from the metadata that it holds for brokers."""
-        place = self._parsed(key)
+        place = self._parse_key(key)
         if place is None:
             raise AssertionError(f"{key} is not a key of a manifest")
         found = copied_segment(place, data)
@@ -313,7 +313,7 @@ class Aiven:
         (folder,) = self.key_prefixes(None, topic, (known_topic_id(segment), partition))
         return f"{folder}{segment.base_offset:0{OFFSET_DIGITS}d}-"
 
-    def _parsed(self, key: str) -> members.AivenKey | None:
+    def _parse_key(self, key: str) -> members.AivenKey | None:
         """Return the parts of the key of a manifest under the key prefix; None for any other key."""
         parsed = members.parse_key(key.removeprefix(self.key_prefix))
         if parsed is None or parsed.suffix != members.MANIFEST:
@@ -416,7 +416,7 @@ def with_indexes(
         raise FormatError("indexes", position=0, expected=f"{found.indexes.end} bytes or more", found=len(indexes))
     segment, stored = StoredSegment.of(found, keys), indexes
     cipher = segment.cipher
-    new = {kind: body for kind, body in bodies.items() if _stored(segment, stored, kind) != body}
+    new = {kind: body for kind, body in bodies.items() if _stored_index(segment, stored, kind) != body}
     if not new:
         return indexes, manifest
     indexes += secrets.token_bytes(_RANDOM_BYTES)
@@ -435,7 +435,7 @@ def with_indexes(
     return indexes, written
 
 
-def _stored(segment: StoredSegment, indexes: bytes, kind: ObjectKind) -> bytes | None:
+def _stored_index(segment: StoredSegment, indexes: bytes, kind: ObjectKind) -> bytes | None:
     """Return an index as it is stored, empty if there is none; None if it is damaged."""
     place = segment.index_range(kind)
     try:
@@ -453,5 +453,5 @@ def _check(manifest: bytes, indexes: bytes, bodies: Mapping[ObjectKind, bytes], 
     """Check that a reader of ``manifest`` finds ``bodies``: a segment whose manifest cannot be read is lost."""
     segment = StoredSegment.of(read_manifest(manifest), keys)
     for kind, body in bodies.items():
-        if _stored(segment, indexes, kind) != body:
+        if _stored_index(segment, indexes, kind) != body:
             raise VerificationError(f"the {INDEX_NAMES[kind]} that was stored is read as another one")

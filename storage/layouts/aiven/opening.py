@@ -164,11 +164,11 @@ def _segment(stem: str, opener: Opener, process: int, minute: int) -> StoredSegm
 def _opens_others(url: str, opener: Opener, process: int) -> bool:  # noqa: ARG001 - as above
     """Return whether the private keys open other segments below ``url``, of which a few are tried."""
     store = opener.store(url)
-    encrypted = (key for info in store.list() if (key := _encrypted(store, info.key)) is not None)
+    encrypted = (key for info in store.list() if (key := _encryption_of(store, info.key)) is not None)
     return any(_is_opened(key, opener.keys) for key in islice(encrypted, _KEYS_TRIED))
 
 
-def _encrypted(store: ObjectStore, key: str) -> Encryption | None:
+def _encryption_of(store: ObjectStore, key: str) -> Encryption | None:
     """Return the encryption of the segment whose manifest is at ``key``; None for any other object."""
     if not key.endswith(f".{MANIFEST}") or parse_key(key) is None:
         return None

@@ -160,13 +160,13 @@ def decode_sizes(data: bytes) -> tuple[int, ...]:
         FormatError: it is cut short or too long, or a size is not valid; ``position`` is that in ``data``.
 
     """
-    count = _unpacked(_COUNT, data, 0)[0]
+    count = _unpack(_COUNT, data, 0)[0]
     if count in (0, 1):
         _check_length(data, _COUNT.size * (1 + count))
-        return () if count == 0 else (_size(_unpacked(_COUNT, data, _COUNT.size)[0], _COUNT.size),)
+        return () if count == 0 else (_size(_unpack(_COUNT, data, _COUNT.size)[0], _COUNT.size),)
     if not 0 < count <= MAX_CHUNKS:
         raise FormatError("chunk sizes: count", position=0, expected=f"0 to {MAX_CHUNKS}", found=count)
-    _, base, width = _unpacked(_FRONT, data, 0)
+    _, base, width = _unpack(_FRONT, data, 0)
     if width not in _WIDTHS:
         raise FormatError("chunk sizes: bytes per value", position=_FRONT.size - 1, expected="1 to 4", found=width)
     start, end = _FRONT.size, _FRONT.size + (count - 1) * width
@@ -182,7 +182,7 @@ def _size(value: int, position: int) -> int:
     return value
 
 
-def _unpacked(form: struct.Struct, data: bytes, position: int) -> tuple[int, ...]:
+def _unpack(form: struct.Struct, data: bytes, position: int) -> tuple[int, ...]:
     if len(data) < position + form.size:
         raise FormatError(
             "chunk sizes", position=position, expected=f"{form.size} bytes", found=max(len(data) - position, 0)
@@ -317,7 +317,7 @@ def stored_log(log: SegmentFile, chunk_size: int, *, is_compressed: bool, cipher
     if original != log.crc32c:
         raise VerificationError(f"the log has the CRC-32C {original:08x} where it had {log.crc32c:08x}",
                                 hint="run again")  # fmt: skip
-    stored = ListedSizes(tuple(sizes)) if is_compressed else _fixed(sizes, chunk_size, cipher)
+    stored = ListedSizes(tuple(sizes)) if is_compressed else _fixed_sizes(sizes, chunk_size, cipher)
     return StoredLog(
         chunks=ChunkIndex(chunk_size, log.size_bytes, stored),
         open_body=lambda: io.BufferedReader(_Pieces(piece for _, piece in pieces()), _BUFFER_BYTES),
@@ -350,7 +350,7 @@ def is_compressed_already(open_body: BodyOpener) -> bool:
         return True
 
 
-def _fixed(sizes: list[int], chunk_size: int, cipher: SegmentCipher | None) -> FixedSizes:
+def _fixed_sizes(sizes: list[int], chunk_size: int, cipher: SegmentCipher | None) -> FixedSizes:
     overhead = 0 if cipher is None else OVERHEAD_BYTES
     return FixedSizes(len(sizes), chunk_size + overhead, sizes[-1] if sizes else 0)
 

@@ -183,7 +183,7 @@ class Flat:
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:
         """Check that no other manifest forbids ``segment``; return its manifests that name missing objects."""
         torn = []
-        for info in _listed(segment, store):
+        for info in _list_objects(segment, store):
             if info.key == manifest_key and keys.is_tombstone(info):
                 raise _deleted_meanwhile(manifest_key)
             if info.key == manifest_key and segment.files and not _is_of(segment, store.get(info.key)):
@@ -282,7 +282,7 @@ def _entry(kind: ObjectKind, key: str, body: bytes) -> ManifestObject:
 
 def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
     """Return the first id of the segment without a tombstone: a deletion may still be in progress."""
-    buried = {info.key for info in _listed(segment, store) if keys.is_tombstone(info)}
+    buried = {info.key for info in _list_objects(segment, store) if keys.is_tombstone(info)}
     provenance = segment.provenance
     ids = keys.segment_ids(
         cluster_id=provenance.cluster_id,
@@ -296,7 +296,7 @@ def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
     return next(one for one in ids if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
 
 
-def _listed(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
+def _list_objects(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
     provenance = segment.provenance
     topic, partition = provenance.topic_partition
     for folder in keys.folders(provenance.cluster_id, topic, provenance.topic_id, partition):

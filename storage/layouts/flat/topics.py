@@ -101,23 +101,23 @@ def _is_same(store: ObjectStore, ours: Sequence[FlatKey], theirs: Sequence[FlatK
             sorted((key for key in side if key.partition == partition), key=attrgetter("base_offset"))
             for side in (ours, theirs)
         )
-        shared = _shared(store, here, there)
+        shared = _first_shared(store, here, there)
         if shared is not None:
             return shared.is_same
     return None
 
 
-def _shared(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[FlatKey]) -> SharedBatch | None:
+def _first_shared(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[FlatKey]) -> SharedBatch | None:
     """Compare at the first offset of both, by four manifests; all are read only where those do not settle it."""
     ends = [piece.next_base_offset or 0 for side in (here, there) for piece in _pieces(store, side[-1:])]
     first = max(here[0].base_offset, there[0].base_offset)
     if len(ends) == len((here, there)) and min(ends) <= first:
         return None
     near = [[key for key in side if key.base_offset <= first][-1:] for side in (here, there)]
-    return _compared(store, *near) or _compared(store, here, there)
+    return _compare_all(store, *near) or _compare_all(store, here, there)
 
 
-def _compared(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[FlatKey]) -> SharedBatch | None:
+def _compare_all(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[FlatKey]) -> SharedBatch | None:
     return shared_batch(_pieces(store, here), _pieces(store, there))
 
 

@@ -68,7 +68,7 @@ class BrokerProducerIds:
             for _ in range(MOST_SWAPS):
                 producer_id = self._current.claim()
                 if producer_id is not None:
-                    return self._taken(producer_id, now_ms)
+                    return self._next_id(producer_id, now_ms)
                 if self._next is None:
                     return self._nothing(wants_block=self._may_request(now_ms))
                 self._current, self._next, self._in_flight = ClaimedBlock(self._next), None, False
@@ -96,7 +96,7 @@ class BrokerProducerIds:
         with self._lock:
             self._in_flight = False
 
-    def _taken(self, producer_id: int, now_ms: int) -> Generated:
+    def _next_id(self, producer_id: int, now_ms: int) -> Generated:
         block = self._current.block
         is_threshold = producer_id == block.first + block.size * PREFETCH_PERCENT // 100
         return Generated(producer_id=producer_id, wants_block=is_threshold and self._may_request(now_ms))

@@ -119,14 +119,14 @@ def on_produce_error(error: KafkaError, at: ProduceSituation) -> Reaction:
         return Reaction(batch=BatchOutcome.SUCCEED)
     if error is KafkaError.MESSAGE_TOO_LARGE and at.records > 1:
         return Reaction(batch=BatchOutcome.SPLIT)
-    if _ends_producer(_heard(error, at.release), at.release):
+    if _ends_producer(_as_client_knows(error, at.release), at.release):
         return Reaction(batch=BatchOutcome.FAIL, state=ClientState.FATAL)
-    if at.has_retries and at.in_time and (retried := _retried(error, at)):
+    if at.has_retries and at.in_time and (retried := _retry(error, at)):
         return retried
-    return _failed(error, at)
+    return _failure(error, at)
 
 
-def _heard(error: KafkaError, release: tuple[int, ...]) -> KafkaError:
+def _as_client_knows(error: KafkaError, release: tuple[int, ...]) -> KafkaError:
     """Return the error as a client of ``release`` understands it; the error may be newer than the client."""
     is_younger = error is KafkaError.PRODUCER_FENCED and release < FENCED_IS_ITS_OWN_ERROR
     return KafkaError.UNKNOWN_SERVER_ERROR if is_younger else error
@@ -146,7 +146,7 @@ def _is_retriable(error: KafkaError, release: tuple[int, ...]) -> bool:
     return error.is_retriable and not was_not
 
 
-def _retried(error: KafkaError, at: ProduceSituation) -> Reaction | None:
+def _retry(error: KafkaError, at: ProduceSituation) -> Reaction | None:
     """Return how the batch is sent again; None if it is not."""
     match error:
         case KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER:
@@ -174,7 +174,7 @@ def _after_unknown_producer(at: ProduceSituation) -> Reaction | None:
     return None
 
 
-def _failed(error: KafkaError, at: ProduceSituation) -> Reaction:
+def _failure(error: KafkaError, at: ProduceSituation) -> Reaction:
     if not at.transactional:
         # With no retries left it is unknown whether an earlier attempt was written, so its sequence cannot be used
         # again; but these two errors say that there is a gap already.
@@ -248,7 +248,7 @@ def on_coordinator_error(
     ``can_bump`` says whether the coordinator bumps epochs on request (``InitProducerId`` 3), ``transactions_v2``
     whether each end of a transaction does; then partitions and offsets are not added by requests of their own.
     """
-    error = _heard(error, release)
+    error = _as_client_knows(error, release)
     if _is_sent_elsewhere(request, error):
         return Reaction(batch=BatchOutcome.FIND_COORDINATOR)
     if _is_retried(request, error, release):

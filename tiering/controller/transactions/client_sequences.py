@@ -101,7 +101,9 @@ class ClientSequences:
         for known in self.partitions.values():
             for batch in known.unsent:
                 known.queue.remove(batch)
-                self._done(batch, KafkaError.UNKNOWN_SERVER_ERROR)  # as which clients know TransactionAbortedException
+                self._complete(
+                    batch, KafkaError.UNKNOWN_SERVER_ERROR
+                )  # as which clients know TransactionAbortedException
         end = (CoordinatorRequest.END_TXN,) if self._was_added else ()
         return (*end, CoordinatorRequest.INIT_PRODUCER_ID) if self.needs_bump else end
 
@@ -169,7 +171,7 @@ class ClientSequences:
     def acknowledged(self, batch: ClientBatch, base_offset: int = -1) -> None:
         """Record that a batch was written; -1 if the broker did not return its offset."""
         self._of(batch.partition).take_acknowledgement(batch, base_offset)
-        self._done(batch, KafkaError.NONE)
+        self._complete(batch, KafkaError.NONE)
 
     def refused(self, batch: ClientBatch, error: KafkaError, *, log_start_offset: int = -1) -> Reaction:
         """Record that a broker refused a batch, apply the reaction, and return it."""
@@ -223,7 +225,7 @@ class ClientSequences:
         self._of(batch.partition).split(batch)
 
     def _fail(self, batch: ClientBatch, error: KafkaError, reaction: Reaction, *, closes_gap: bool) -> None:
-        self._done(batch, error)
+        self._complete(batch, error)
         if self.state is ClientState.FATAL:
             return
         self._become(reaction.state)
@@ -247,7 +249,7 @@ class ClientSequences:
             if not self._transactional:
                 self._to_rewrite[partition] = None
 
-    def _done(self, batch: ClientBatch, error: KafkaError) -> None:
+    def _complete(self, batch: ClientBatch, error: KafkaError) -> None:
         known = self._of(batch.partition)
         if not batch.is_done:
             batch.is_done, batch.error = True, error

@@ -124,7 +124,7 @@ class TransactionCoordinator:
     ) -> Answer | PendingAppend:  # fmt: skip
         """Add partitions to the transaction of a producer, which begins with the first."""
         try:
-            metadata = self._found(transactional_id)
+            metadata = self._metadata_of(transactional_id)
             if self._v2:  # first, since the producer may have the next id, which takes effect after the markers
                 check_not_pending(metadata)
             check_producer(metadata, producer_id, epoch)
@@ -142,7 +142,7 @@ class TransactionCoordinator:
     ) -> Answer | PendingAppend:
         """End a producer's transaction; with transactions v2 the response has the next id and epoch."""
         try:
-            metadata = self._found(transactional_id)
+            metadata = self._metadata_of(transactional_id)
             if client_v2 and self._v2:
                 transition = end_v2(metadata, producer_id, epoch, now_ms, commit=commit, draw=self._draw)
             else:
@@ -195,7 +195,7 @@ class TransactionCoordinator:
 
     def markers_written(self, transactional_id: str, now_ms: int) -> PendingAppend:
         """Record that all partitions of a decided transaction have its marker; return what to write."""
-        metadata = self._found(transactional_id)
+        metadata = self._metadata_of(transactional_id)
         return PendingAppend(transactional_id=transactional_id, transition=metadata.prepare_complete(now_ms))
 
     def _init_transactional(
@@ -271,7 +271,7 @@ class TransactionCoordinator:
         if error is not KafkaError.NONE:
             raise RefusedError(error, f"the partition of {transactional_id!r} is not here, or not yet")
 
-    def _found(self, transactional_id: str) -> TransactionMetadata:
+    def _metadata_of(self, transactional_id: str) -> TransactionMetadata:
         if not transactional_id:
             raise RefusedError(KafkaError.INVALID_REQUEST, "the transactional id is empty")
         self._check_available(transactional_id)
