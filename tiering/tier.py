@@ -31,7 +31,7 @@ from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
 from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.planner import TierOrder
-from resnap.tiering.selection import Selection, high_watermark_of, looked_at, warn_unmatched
+from resnap.tiering.selection import high_watermark_of, looked_at, warn_unmatched
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.remainder import remainder
@@ -76,7 +76,7 @@ class Uploading:
     bytes_per_s: int | None = None
     verification: Verification = "auto"
     layout: Layout = field(default_factory=partial(layout_named, "flat"))
-    """Where objects are."""
+    """How the keys and manifests of the store are made."""
 
 
 class Left(NamedTuple):
