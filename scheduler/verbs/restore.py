@@ -390,9 +390,10 @@ class _Run:
             what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds another log or topic id"
             hint = "move it out of the log dir, or exclude the topic (--exclude-topic)"
             return replace(result, faults=(LogDirError(what, hint=hint),))
-        if outcome is Restored.RESTORED:
-            return result if dry_run else replace(result, warnings=tuple(warnings_of(one, target)), partly_done=True)
-        return result
+        if dry_run:
+            return result
+        # A repeated run says again what is left to do.
+        return replace(result, warnings=tuple(warnings_of(one, target)), partly_done=outcome is Restored.RESTORED)
 
 
 def _restoration(

@@ -156,7 +156,7 @@ def begin(command: Resnap, cluster: list[Broker], store: Path, root: Path) -> Be
     return Begun(
         ends={row["partition"]: row["endOffset"] for row in rows},
         open_at=[(row["partition"], one["firstOffset"]) for row in rows for one in row["openTransactions"]],
-        aborts=sorted(set(re.findall(r"kafka-transactions\.sh (\S+ \S+ abort .*?) \(", planned.err))),
+        aborts=sorted(set(re.findall(r"kafka-transactions\.sh (\S+ \S+ abort .*?) \(", again.err))),
         next_producer_id=again.document["summary"]["newCluster"]["nextProducerId"],
     )
 
