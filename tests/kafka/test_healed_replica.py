@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.storage.log.names import TopicPartition
-from tests.kafka.brokers import eventually
-from tests.kafka.lost_state import TOPIC, lost_state
+from tests.kafka.brokers import Broker, eventually, tiering
+from tests.kafka.lost_state import IDEMPOTENT, QUICK, TOPIC, lost_state
 from tests.kafka.raw_client import RawClient
 from tests.scheduler.files import EMPTY_SNAPSHOT
 
@@ -82,6 +82,48 @@ def test_a_healed_replica_knows_what_the_leader_knows_and_leads_without_any_effe
         assert lost.sent_again(lost.follower) == lost.batch_offset, "a duplicate is answered as one"
         assert lost.read() == before
         assert not lost.follower.complaints(lost.follower.started_at)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
+def test_brokers_that_all_lost_the_same_agree_and_are_found_by_the_log_and_healed(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
+) -> None:
+    (tmp_path / "three").mkdir()
+    kafka = release(version)
+    with lost_state(kafka, tmp_path) as lost:
+        data = [tmp_path / "three" / "data"]
+        third = Broker(kafka, data, tiering(lost.remote) | QUICK, node=3, joins=lost.leader)
+        with third.running():
+            lost.leader.drive("reassign", TOPIC, 0, "1,2,3")
+            before = lost.read()
+            lost.leader.drive("reassign", TOPIC, 0, "2,3")
+            replicas = ("replicas", "--bootstrap-server", lost.leader.address, "--topic", TOPIC, "--output", "json")
+            by_log = (*replicas, "--remote", lost.remote.as_uri(), "--engine", "local")
+            alone = command(*replicas)
+            assert (alone.code, alone.document["summary"]["notReplayed"]) == (0, 1), "both know the same"
+            found = command(*by_log)
+            assert found.code == 4, found.err
+            assert [(one["brokerId"], one["leads"]) for one in found.document["replicas"]] == [(2, True), (3, False)]
+            assert IDEMPOTENT in {one["known"]["producerId"] for one in found.document["replicas"][0]["producers"]}
+            assert lost.read()[0] == before[0] + 1, "the aborted record is served as committed"
+            for broker in (third, lost.follower):
+                broker.stop()
+                staged = tmp_path / f"staged-{broker.node}"
+                made = command("regenerate", *broker.log_dirs, "--remote", lost.remote.as_uri(), "--boundaries", "all",
+                               "--into", staged, "--engine", "local", *HOW)  # fmt: skip
+                assert made.code == 0, made.err
+                replaced = ("--replace", "false-partial", "--replace", "txnindex")
+                installed = command("install", staged, *broker.log_dirs, *replaced, "--output", "json")
+                assert installed.code == 0, installed.err
+                broker.start_up()
+            eventually(lambda: command(*by_log).code == 0, "the healed leader lacks state")
+            eventually(lambda: command(*replicas).code == 0, "the healed replicas differ")
+            lost.lead(lost.follower)
+            assert lost.read() == before
+            assert lost.sent_again(lost.follower) == lost.batch_offset, "a duplicate is answered as one"
+            complaints = (line for broker in (third, lost.follower) for line in broker.complaints(broker.started_at))
+            assert not [line for line in complaints if "Connection to" not in line], "but of a broker that was stopped"
 
 
 def test_replicas_on_both_disks_of_a_broker_are_healed_by_one_replay_and_an_installation_for_each_disk(
