@@ -2,18 +2,12 @@
 
 Each segment has a fresh data key (AES-256) and 32 fresh bytes that are authenticated with each piece. The manifest
 holds the data key, encrypted under the public key of a pair of RSA keys: OAEP with SHA3-512 for the hash and for MGF1,
-which PyCryptodome supports and OpenSSL's bindings refuse. Key pairs have names, so
-that they can be rotated.
+which PyCryptodome supports and OpenSSL's bindings refuse. Key pairs have names, so that they can be rotated.
 
-Nothing here that holds a key shows it: not in ``repr``, not in a message.
+Nothing here that holds a key shows it: not in ``repr``, not in a message. The RSA keys are ``KeyFile``s.
 
 Source: ``RsaEncryptionProvider``, ``AesEncryptionProvider``, ``RsaKeyReader`` of Aiven's
 tiered-storage-for-apache-kafka, 1.0.0.
-
-Secret keys that stay in the process that read them; other processes get the name of the key file.
-
-Data for Spark's tasks is in memory and disk blocks that pass between processes. So a key is never part of it: each
-process that needs the key reads the file itself, and compares a digest to be sure that the file is the same.
 """
 
 from __future__ import annotations
@@ -23,13 +17,14 @@ import hmac
 import os
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import ConfigurationError, FormatError
 
-_HINT = "Spark's workers read key files themselves: each needs the same file at the same path, readable by its user"
+if TYPE_CHECKING:
+    from resnap.storage.key_file import KeyFile
+
 DATA_KEY_BYTES: Final = 32
 AAD_BYTES: Final = 32
 IV_BYTES: Final = 12
@@ -37,55 +32,6 @@ TAG_BYTES: Final = 16
 OVERHEAD_BYTES: Final = IV_BYTES + TAG_BYTES
 """By so much an encrypted piece is longer."""
 _LEAST_RSA_BYTES: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class KeyFile:
-    """A file that holds a key.
-
-    Attributes:
-        path: where the file is, here and in every process that this value is sent to.
-        digest: SHA-256 of its content when it was first read.
-
-    """
-
-    path: str
-    digest: bytes
-    _held: bytes | None = field(default=None, repr=False, compare=False)
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read the file at ``path``, and return it with its content.
-
-        Raises:
-            OSError: it cannot be read.
-
-        """
-        held = path.read_bytes()
-        return cls(str(path.absolute()), hashlib.sha256(held).digest(), held)
-
-    def __reduce__(self) -> tuple[type[KeyFile], tuple[str, bytes]]:
-        """Return what is sent to other processes: everything but the key."""
-        return KeyFile, (self.path, self.digest)
-
-    def content(self) -> bytes:
-        """Return the content of the file.
-
-        Raises:
-            ConfigurationError: in another process: the file cannot be read, or has another content.
-
-        """
-        if self._held is not None:
-            return self._held
-        try:
-            held = Path(self.path).read_bytes()
-        except OSError as error:
-            raise ConfigurationError(f"{self.path}: the key cannot be read here: {error.strerror}",
-                                     hint=_HINT) from error  # fmt: skip
-        if hashlib.sha256(held).digest() != self.digest:
-            raise ConfigurationError(f"{self.path}: another key than the one that the run began with", hint=_HINT)
-        object.__setattr__(self, "_held", held)
-        return held
 
 
 class DataKeyError(ConfigurationError):

@@ -61,8 +61,9 @@ from resnap.replay.spark.header_rows import (
 )
 from resnap.replay.spark.worker import freeze_worker
 from resnap.storage.disk import readable
-from resnap.storage.encryption import KeyFile, KeyRing, RsaKey
+from resnap.storage.encryption import KeyRing, RsaKey
 from resnap.storage.errors import ConfigurationError, FormatError, ResnapError, UsageError
+from resnap.storage.key_file import KeyFile
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir
 from resnap.storage.packed import packed

@@ -11,6 +11,7 @@ from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import processors
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.settings.declaration import declared_in
+from resnap.scheduler.settings.key_files import key_ring
 from resnap.scheduler.settings.replay import BrokerSettings, ClusterSettings, ReplaySettings
 from resnap.scheduler.settings.running_cluster import connect
 from resnap.scheduler.settings.settings import given_flags
@@ -45,15 +46,25 @@ _RULES: Final = (
 _STORES: Final = tuple(setting.name for setting in declared_in(StoreSettings))
 
 
+def sources_of(settings: Settings) -> Sources:
+    """Return what opens files, also of stores, and encrypted ones.
+
+    Raises:
+        ConfigurationError: a key file cannot be read, or holds no private RSA key.
+
+    """
+    return Sources(
+        s3=settings.s3(),
+        ranges_in_flight=settings.ranges_in_flight,
+        range_bytes=settings.range_size,
+        keys=key_ring(settings.encryption_private_key),
+    )
+
+
 def reading_of(settings: Settings) -> Reading:
     """Return the options for reading segments."""
     return Reading(
-        sources=Sources(
-            s3=settings.s3(),
-            ranges_in_flight=settings.ranges_in_flight,
-            range_bytes=settings.range_size,
-            keys=settings.keys(),
-        ),
+        sources=sources_of(settings),
         header_read_bytes=settings.header_read_size,
         split_bytes=settings.split_size,
         producers_per_task=settings.producers_per_task,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from resnap.storage.encryption import KeyFile, KeyRing, RsaKey, rsa_key
+from resnap.storage.encryption import KeyRing, RsaKey, rsa_key
 from resnap.storage.errors import ConfigurationError
+from resnap.storage.key_file import KeyFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,16 +2,14 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from resnap.scheduler.settings.declaration import Count, Duration, Setting, SettingGroup
 from resnap.storage.errors import ConfigurationError
+from resnap.storage.key_file import KeyFile
 from resnap.storage.stores.s3_settings import CUSTOMER_KEY_BYTES, AddressingStyle, ChecksumMode, Encryption, decoded_key
-
-if TYPE_CHECKING:
-    from resnap.storage.encryption import KeyFile, KeyRing
 
 _ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 """Storage classes whose objects cannot be read before they are restored."""
@@ -63,20 +61,8 @@ class StoreSettings(SettingGroup):
         ),
     ] = Field(default_factory=dict)
 
-    def keys(self) -> "KeyRing":
-        """Return what encrypted segments are read by.
 
-        Raises:
-            ConfigurationError: a file cannot be read, or holds no private RSA key.
-
-        """
-        # Most commands read no key, and need not load what decrypts.
-        from resnap.scheduler.settings.key_files import key_ring  # noqa: PLC0415
-
-        return key_ring(self.encryption_private_key)
-
-
-def customer_key(file: Path | None) -> "KeyFile | None":
+def customer_key(file: Path | None) -> KeyFile | None:
     """Return the file that holds 256 bits, as they are or in base64; None without one.
 
     Raises:
@@ -86,8 +72,6 @@ def customer_key(file: Path | None) -> "KeyFile | None":
     if file is None:
         return None
     try:
-        from resnap.storage.encryption import KeyFile  # noqa: PLC0415
-
         key = KeyFile.read(file)
     except OSError as error:
         raise ConfigurationError(f"--s3-sse-customer-key-file {file}: cannot be read: {error.strerror}") from error

@@ -10,10 +10,9 @@ from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb, View
 from resnap.scheduler.job.kafka_releases import kafka_configs, releases_of
-from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import UsageError
-from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import human_bytes, some
 from resnap.tiering.remote_log.announcement import Announcement
@@ -54,7 +53,7 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | U
             store=open_store(request.url, settings.s3()),
             cluster=cluster,
             wants=request.scope.wants,
-            sources=Sources(s3=settings.s3(), keys=settings.keys()),
+            sources=sources_of(settings),
             key_prefix=settings.key_prefix,
             who=f"{this_run()} (announce)",
             now_ms=context.clock.now_ms,

@@ -10,12 +10,11 @@ import typer
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
-from resnap.scheduler.job.wiring import metadata_log_of, scope_of
+from resnap.scheduler.job.wiring import metadata_log_of, scope_of, sources_of
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.controller import about_blocks, block_row
 from resnap.storage.errors import MetadataLogError, VerificationError
-from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.words import human_count, some
 from resnap.tiering.controller.audit import Audit, audit
@@ -43,7 +42,7 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Audit]]:
     """
     settings = context.settings
     scope = scope_of(settings, [request.log_dir])
-    sources = Sources(s3=settings.s3(), keys=settings.keys())
+    sources = sources_of(settings)
     beside = None if settings.metadata_log else find_metadata_log([request.log_dir])
     directory = metadata_log_of(settings, None if beside is None else str(beside))
     log_dir = open_source(request.log_dir, sources, topics=lambda partition: scope.wants(partition.topic))

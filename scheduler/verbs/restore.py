@@ -17,7 +17,7 @@ from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, 
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import incomplete_warning
-from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
 from resnap.scheduler.verbs.restore_by_engine import replaced_snapshots, restoring_copier
@@ -156,7 +156,7 @@ def run(asked: Asked, context: Context) -> Iterator[Result]:
     """
     settings = context.settings
     request = _order(asked, settings)
-    sources = Sources(s3=settings.s3(), keys=settings.keys())
+    sources = sources_of(settings)
     planner = planner_of(context, replays=False)
     with context.progress("restore") as (progress,):
         # A dry run replays nothing.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from urllib.parse import urlencode
 
 if TYPE_CHECKING:
-    from resnap.storage.encryption import KeyFile
+    from resnap.storage.key_file import KeyFile
 
 AddressingStyle: TypeAlias = Literal["auto", "path", "virtual"]
 ChecksumMode: TypeAlias = Literal["when_supported", "when_required"]

@@ -11,7 +11,8 @@ import pytest
 
 from resnap.replay.spark.record_rows import read_record_rows
 from resnap.replay.spark.source import Pruning, find_segments
-from resnap.storage.encryption import KeyFile, KeyRing, RsaKey
+from resnap.storage.encryption import KeyRing, RsaKey
+from resnap.storage.key_file import KeyFile
 from resnap.storage.sources.files import PLAIN, Sources
 from tests.kafka.brokers import SMALL, Broker
 from tests.scheduler.files import bases

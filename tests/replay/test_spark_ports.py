@@ -20,7 +20,7 @@ import json, os, subprocess, sys
 from pathlib import Path
 from resnap.replay.spark.context import spark_context
 from resnap.replay.spark.settings import SparkSettings
-from resnap.storage.encryption import KeyFile
+from resnap.storage.key_file import KeyFile
 from resnap.storage.encryption import KeyRing, RsaKey
 from resnap.storage.stores.urls import S3Settings
 from resnap.storage.sources.files import Sources

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.storage.encryption import KeyFile, KeyRing, RsaKey
+from resnap.storage.encryption import KeyRing, RsaKey
+from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.manifest import read_manifest
 from resnap.storage.layouts.aiven.members import Member, parse_key
 from resnap.storage.sources.files import Sources

@@ -122,11 +122,8 @@ class Plugins(Files):
         return read_aiven(self.segments[number].read_bytes())
 
     def _keys(self) -> Any:
-        from resnap.storage.encryption import (  # noqa: PLC0415
-            KeyFile,
-            KeyRing,
-            RsaKey,
-        )
+        from resnap.storage.encryption import KeyRing, RsaKey  # noqa: PLC0415
+        from resnap.storage.key_file import KeyFile  # noqa: PLC0415
 
         assert self.private is not None
         return KeyRing((RsaKey("key1", KeyFile.read(self.private)),))

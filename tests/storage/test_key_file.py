@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from resnap.storage.encryption import KeyFile
 from resnap.storage.errors import ConfigurationError
+from resnap.storage.key_file import KeyFile
 
 
 def sent(key: KeyFile) -> KeyFile:

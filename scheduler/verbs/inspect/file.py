@@ -11,11 +11,11 @@ import typer
 
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
+from resnap.scheduler.job.wiring import sources_of
 from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.scheduler.verbs.inspect.files import INSPECTORS
 from resnap.scheduler.verbs.inspect.opened_file import opened_file
 from resnap.storage.errors import FormatError, UsageError, in_file
-from resnap.storage.sources.files import Sources
 from resnap.storage.words import bytes_text
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def run(request: Asked, context: Context) -> Iterator[Opened | Reported[Row]]:
     file, settings = request.file, context.settings
     # As Kafka's own tool does: with ``isvalid``, and a wrong checksum is no damage.
     as_dump = settings.output == "dump-log"
-    sources = Sources(s3=settings.s3(), keys=settings.keys())
+    sources = sources_of(settings)
     with opened_file(file, sources, verify_crc=settings.verify_crc) as opened, in_file(file):
         kind = request.kind or kind_by_name(opened.name) or kind_by_content(opened.reader)
         if kind is None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.encryption import OVERHEAD_BYTES, KeyFile, KeyRing, RsaKey, WrappedKey, new_cipher
+from resnap.storage.encryption import OVERHEAD_BYTES, KeyRing, RsaKey, WrappedKey, new_cipher
 from resnap.storage.errors import ConfigurationError, FormatError
+from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
     Encryption,

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.encryption import KeyFile, KeyRing, RsaKey, new_cipher
+from resnap.storage.encryption import KeyRing, RsaKey, new_cipher
 from resnap.storage.errors import VerificationError
+from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.pieces import is_compressed_already, original_piece, stored_log
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFile

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.encryption import KeyFile, KeyRing, RsaKey
+from resnap.storage.encryption import KeyRing, RsaKey
 from resnap.storage.errors import ConfigurationError, FormatError, ObjectNotFoundError, UsageError
+from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.members import ChunkedReader, Member, member_of
 from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.log.log_dir import load_partition_dir
