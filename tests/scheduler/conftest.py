@@ -17,6 +17,7 @@ from resnap.scheduler.cli import run
 from resnap.scheduler.telemetry.logs import set_up
 from tests.scheduler.files import file_at, lost_boundaries
 from tests.scheduler.installed import SET, copied, regenerate
+from tests.scheduler.unfit_stores import ENGINE, PLUGIN_SETS, Brokers, Manifested, Plugins, Scene
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -227,3 +228,44 @@ def ready_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
     for offset in lost_boundaries(data / "payments-0"):
         shutil.copy2(file_at(fixture.expected / "payments-0", offset, "snapshot"), data / "payments-0")
     return data
+
+
+@pytest.fixture(scope="module")
+def shipped_in(
+    fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Stores of each layout that ``tier`` has written."""
+    made: dict[str, Path] = {}
+
+    def ship(layout: str) -> Path:
+        if layout not in made:
+            made[layout] = tmp_path_factory.mktemp("shipped") / layout
+            os.environ["RESNAP_STATE_DIR"] = "none"
+            data = fixture_set("kafka-3.9.1-aiven-plain").data
+            assert run(("tier", str(data), "--to", made[layout].as_uri(), "--layout", layout, *ENGINE)) in {0, 3}
+        return made[layout]
+
+    return ship
+
+
+@pytest.fixture
+def scene_of(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], shipped_in: Callable[[str], Path], tmp_path: Path
+) -> Callable[[str], Scene]:
+    """Give stores of each layout, right as yet, and what repairs and verifies them."""
+
+    def make(layout: str) -> Scene:
+        store = tmp_path / "store"
+        if layout in PLUGIN_SETS:
+            fixture = fixture_set(PLUGIN_SETS[layout])
+            private = fixture.root / "keys" / "private.pem"
+            shutil.copytree(fixture.remote, store)
+            key = ("--encryption-private-key", f"key1={private}") if private.exists() else ()
+            return Scene(Plugins(store, private if private.exists() else None), command, key)
+        if layout == "brokers":
+            shutil.copytree(fixture_set("kafka-3.9.1-tiered").remote, store)
+            return Scene(Brokers(store), command)
+        shutil.copytree(shipped_in(layout), store)
+        return Scene(Plugins(store, None) if layout == "aiven" else Manifested(store), command)
+
+    return make
