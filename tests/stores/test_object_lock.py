@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from tests.scheduler.test_repair import ENGINE, Plugins, Scene
+from tests.scheduler.unfit_stores import ENGINE, Plugins, Scene
 from tests.stores.servers import MINIO, VERSITYGW
 
 if TYPE_CHECKING:
