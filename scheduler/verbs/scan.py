@@ -36,8 +36,8 @@ from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.words import human_count, some
 from resnap.tiering.judging.inventory import Compaction, SnapshotState
-from resnap.tiering.judging.readiness import ScanFacts, Stop, Verdict, judge, never_tiered
-from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
+from resnap.tiering.judging.readiness import ScanFacts, Verdict, judge, never_tiered
+from resnap.tiering.judging.refusal import HINTS, Reason, Stop, UnblockedBy
 from resnap.tiering.lost_leader import heal_commands, log_dirs_of
 from resnap.tiering.planner import PartitionScan, Planner
 from resnap.tiering.remote_log.waiting import waiting_segments

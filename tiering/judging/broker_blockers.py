@@ -25,15 +25,16 @@ from resnap.tiering.controller.transactions.open_transaction import Ending, Open
 from resnap.tiering.controller.transactions.state_log import known_states
 from resnap.tiering.judging.broker_start import NOTHING_WRONG
 from resnap.tiering.judging.inventory import Compaction, CompactionOrigin, SnapshotState
-from resnap.tiering.judging.refusal import HINTS, Reason, Refusal, refuse
+from resnap.tiering.judging.refusal import HINTS, Reason, Refusal, refusal_of, refuse, stop_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.judging.broker_start import BrokerStart, Recovered
+    from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.inventory import BoundaryStatus, PartitionInventory
+    from resnap.tiering.judging.refusal import Stop
 
 _COMPACTED_BY: Final = {
     CompactionOrigin.INTERNAL_TOPIC: "it belongs to an internal topic that is always compacted",
@@ -106,9 +107,9 @@ def broker_blockers(
         high_watermark = inventory.partition.high_watermark
     tried = [boundary for boundary in inventory.boundaries if _is_tried(boundary, inventory, remote_end_offset or 0)]
     if inventory.compaction is Compaction.COMPACTED:
-        detail, hint = why_compacted(inventory)
+        compacted = why_compacted(inventory)
         return BrokerBlockers(
-            found=tuple(refuse(one.segment, Reason.COMPACTED, detail, hint=hint) for one in tried[:1]), shipped_as_is=()
+            found=tuple(refusal_of(boundary.segment, compacted) for boundary in tried[:1]), shipped_as_is=()
         )
     if not inventory.partition.segments:
         return BrokerBlockers(found=(_without_segments(inventory.partition),), shipped_as_is=())
@@ -217,10 +218,11 @@ def _in_newest_snapshot(
     )
 
 
-def why_compacted(inventory: PartitionInventory) -> tuple[str, str | None]:
-    """Return the message and hint for a partition that is compacted; None for the usual hint."""
-    is_past = inventory.compaction_origin is CompactionOrigin.CLEANER_CHECKPOINT
-    return _COMPACTED_BY[inventory.compaction_origin], _COMPACTED_ONCE if is_past else None
+def why_compacted(inventory: PartitionInventory) -> Stop:
+    """Return why a partition that is compacted is not tiered."""
+    origin = inventory.compaction_origin
+    hint = _COMPACTED_ONCE if origin is CompactionOrigin.CLEANER_CHECKPOINT else None
+    return stop_for(Reason.COMPACTED, _COMPACTED_BY[origin], hint=hint)
 
 
 def why_stray(why: str) -> str:
@@ -257,7 +259,11 @@ def _refusals(
         yield refuse(segment, Reason.LEADER_EPOCHS_UNKNOWN, detail, hint=hint)
     deleted = start.deletes(boundary.offset)
     if deleted is not None:
-        yield refuse(segment, deleted.reason, _deletion_text(boundary, deleted), hint=HINTS[Reason.INDEX_MISSING])
+        detail = (
+            f"{deleted.detail}: a broker recovers that segment when it starts, and deletes the snapshots above it, the"
+            f" one for offset {boundary.offset} too"
+        )
+        yield refusal_of(segment, replace(deleted, detail=detail, hint=HINTS[Reason.INDEX_MISSING]))
     if boundary.state is SnapshotState.MISSING:
         what = f"no producer snapshot for offset {boundary.offset}: brokers from 3.6 on stop here with a"
         yield refuse(segment, Reason.MISSING_SNAPSHOT, f"{what} NullPointerException")
@@ -356,13 +362,6 @@ def _damage(segment: Segment) -> Iterator[Refusal]:
                 f"{detail}: brokers ship it as it is, and the segment cannot be read from remote storage",
             )
             break
-
-
-def _deletion_text(boundary: BoundaryStatus, why: Recovered) -> str:
-    return (
-        f"{why.detail}: a broker recovers that segment when it starts, and deletes the snapshots above it, the one for"
-        f" offset {boundary.offset} too"
-    )
 
 
 def _with_useless_snapshot(boundary: BoundaryStatus) -> Refusal:

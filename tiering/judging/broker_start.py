@@ -28,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, LogDirError, UsageError
 from resnap.storage.log.checkpoints import epochs_in
@@ -44,7 +44,7 @@ from resnap.storage.log.names import FileKind
 from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
 from resnap.storage.sources.files import GONE
 from resnap.tiering.judging.inventory import checkpoint_damage, checkpointed_epochs, first_leader_epoch
-from resnap.tiering.judging.refusal import Reason, Refusal, refuse
+from resnap.tiering.judging.refusal import Reason, Refusal, Stop, refusal_of, refuse, stop_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -60,19 +60,12 @@ _SNAPSHOTS_BELOW: Final = 2
 """Segments, from the last one down, at whose base a broker writes a snapshot when it replays a log."""
 
 
-class Recovered(NamedTuple):
-    """A segment that a broker recovers when it starts."""
-
-    reason: Reason
-    detail: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStart:
     """What a broker finds wrong with the files of one partition when it starts."""
 
-    recovered: Mapping[int, Recovered] = field(default_factory=dict)
-    """By base offset, ascending."""
+    recovered: Mapping[int, Stop] = field(default_factory=dict)
+    """Why it recovers segments, by their base offsets, ascending."""
     rewritten: frozenset[int] = frozenset()
     """Offsets of the snapshots that it writes after it has recovered a segment."""
     refusals: tuple[Refusal, ...] = ()
@@ -84,7 +77,7 @@ class BrokerStart:
     unusable: tuple[Refusal, ...] = ()
     """Transaction indexes that brokers ship as they are, or make again, and `resnap tier` does not ship."""
 
-    def deletes(self, offset: int) -> Recovered | None:
+    def deletes(self, offset: int) -> Stop | None:
         """Return the segment for which the snapshot at ``offset`` is deleted; None if it is there after the start."""
         if offset <= next(iter(self.recovered), offset) or offset in self.rewritten:
             return None
@@ -164,7 +157,7 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
 
     Only the transaction indexes are read, which exist where transactions were aborted.
     """
-    recovered: dict[int, Recovered] = {}
+    recovered: dict[int, Stop] = {}
     refusals: list[Refusal] = []
     aborted: dict[str, Sequence[AbortedTxn]] = {}
     unusable: list[Refusal] = []
@@ -175,7 +168,7 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
             continue
         if segment.index_bytes is None and _has_no_index(segment, sources):
             detail = f"the segment at offset {segment.base_offset} has no offset index"
-            recovered[segment.base_offset] = Recovered(Reason.INDEX_MISSING, detail)
+            recovered[segment.base_offset] = stop_for(Reason.INDEX_MISSING, detail)
         if segment.txnindex_bytes:
             found = _of_transaction_index(segment, sources, aborted)
             if isinstance(found, Refusal):
@@ -183,7 +176,7 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
                 continue
             if found is not None:
                 recovered.setdefault(segment.base_offset, found)
-                unusable.append(refuse(segment, *found))
+                unusable.append(refusal_of(segment, found))
             elif segment.txnindex_bytes % TRANSACTION_ENTRY.size:
                 detail = f"{segment.sibling(FileKind.TXNINDEX)} has {segment.txnindex_bytes} bytes"
                 whole = f"which is not a multiple of {TRANSACTION_ENTRY.size}"
@@ -224,7 +217,7 @@ def _has_no_index(segment: Segment, sources: Sources) -> bool:
 
 def _of_transaction_index(
     segment: Segment, sources: Sources, aborted: dict[str, Sequence[AbortedTxn]]
-) -> Recovered | Refusal | None:
+) -> Stop | Refusal | None:
     """Return what a broker does about the first bad entry; it ignores a part of an entry at the end.
 
     ``aborted`` gets the entries.
@@ -245,7 +238,7 @@ def _of_transaction_index(
             return refuse(segment, Reason.INDEX_UNUSABLE, f"{detail}: a broker does not start with it, with any topic")
         if last_offset < segment.base_offset:
             detail = f"{path} has an entry at byte {at} that ends at offset {last_offset}, below its segment"
-            return Recovered(Reason.INDEX_UNUSABLE, detail)
+            return stop_for(Reason.INDEX_UNUSABLE, detail)
     return None
 
 

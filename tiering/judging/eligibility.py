@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from resnap.replay.results import BLIND, Outcome, blind_outcome
 from resnap.storage.errors import FormatError
 from resnap.storage.packed import packed
 from resnap.tiering.judging.broker_blockers import lost_records, no_epoch, why_compacted, why_stray
 from resnap.tiering.judging.inventory import Compaction
-from resnap.tiering.judging.refusal import Reason, Refusal, first_blocking, refuse
+from resnap.tiering.judging.refusal import Reason, Refusal, Stop, first_blocking, refusal_of, refuse, stop_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,7 +100,7 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
         if found is None:
             segments.append(segment)
         else:
-            refusals.append(refuse(segment, found.reason, found.detail, hint=found.hint))
+            refusals.append(refusal_of(segment, found))
     return Candidates(
         inventory=inventory,
         high_watermark=high_watermark,
@@ -128,7 +128,7 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
     outcomes = {boundary.offset: boundary for boundary in result.boundaries}
     unread_from = _unread_from(candidates.inventory.partition, result)
     eligible, refusals = [], list(candidates.refusals)
-    unreadable: _Found | None = None
+    unreadable: Stop | None = None
     for segment in candidates.segments:
         found = (
             unreadable
@@ -140,62 +140,53 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
         if found is None:
             eligible.append(segment)
         else:
-            refusals.append(refuse(segment, found.reason, found.detail, hint=found.hint))
+            refusals.append(refusal_of(segment, found))
             if found.reason is Reason.UNREADABLE:
                 unreadable = found  # nothing says that the log has a gap there: what is above waits
     return Eligibility(eligible=tuple(eligible), refusals=_in_order(refusals), last_stable_offset=last_stable_offset)
 
 
-class _Found(NamedTuple):
-    """A reason without its segment."""
-
-    reason: Reason
-    detail: str
-    hint: str | None = None
-    """None for the one that goes with the reason."""
-
-
-def _by_place(segment: Segment, partition: PartitionDir) -> _Found | None:
+def _by_place(segment: Segment, partition: PartitionDir) -> Stop | None:
     if segment.next_base_offset is None:
-        return _Found(Reason.ACTIVE_SEGMENT, "the broker appends to it")
+        return stop_for(Reason.ACTIVE_SEGMENT, "the broker appends to it")
     if segment.next_base_offset <= partition.log_start_offset:
-        return _Found(
+        return stop_for(
             Reason.BELOW_LOG_START,
             f"it ends at offset {segment.next_base_offset}, the log starts at {partition.log_start_offset}",
         )
     return None
 
 
-def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> _Found | None:
+def _everywhere(inventory: PartitionInventory, high_watermark: int | None) -> Stop | None:
     """Return the reasons that hold for all segments of the partition, the most permanent first."""
     unfinished = inventory.partition.unfinished
     if inventory.compaction is Compaction.COMPACTED:
-        return _Found(Reason.COMPACTED, *why_compacted(inventory))
+        return why_compacted(inventory)
     if inventory.partition.stray is not None:
-        return _Found(Reason.STRAY, why_stray(inventory.partition.stray))
+        return stop_for(Reason.STRAY, why_stray(inventory.partition.stray))
     if unfinished:
         more = f" and {len(unfinished) - 1} more" if len(unfinished) > 1 else ""
-        return _Found(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
+        return stop_for(Reason.DIRECTORY_BUSY, f"the directory is in the middle of a change: {unfinished[0]}{more}")
     lost = next(lost_records(inventory), None)
     if lost is not None:
-        return _Found(Reason.DAMAGED, lost.detail)
+        return stop_for(Reason.DAMAGED, lost.detail)
     if high_watermark is None:
-        return _Found(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not list the partition")
+        return stop_for(Reason.HW_UNKNOWN, "replication-offset-checkpoint does not list the partition")
     return None
 
 
-def _by_high_watermark(segment: Segment, high_watermark: int | None) -> _Found | None:
+def _by_high_watermark(segment: Segment, high_watermark: int | None) -> Stop | None:
     if high_watermark is None or end_of(segment) <= high_watermark:
         return None
-    return _Found(
+    return stop_for(
         Reason.ABOVE_HIGH_WATERMARK, f"it ends at offset {end_of(segment)}, the high watermark is {high_watermark}"
     )
 
 
-def _by_leader_epochs(segment: Segment, inventory: PartitionInventory) -> _Found | None:
+def _by_leader_epochs(segment: Segment, inventory: PartitionInventory) -> Stop | None:
     if segment.base_offset >= inventory.leader_epochs.unknown_below:
         return None
-    return _Found(Reason.LEADER_EPOCHS_UNKNOWN, no_epoch(segment, inventory))
+    return stop_for(Reason.LEADER_EPOCHS_UNKNOWN, no_epoch(segment, inventory))
 
 
 def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int | None) -> int | None:
@@ -204,7 +195,7 @@ def _last_stable_offset(high_watermark: int | None, first_unstable_offset: int |
     return min(high_watermark, first_unstable_offset)
 
 
-def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Found | None:
+def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> Stop | None:
     if not result.lacks_records:
         return None
     if result.error is not None:  # no cleaner leaves what cannot be read
@@ -213,21 +204,21 @@ def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> _Foun
     if inventory.compaction is Compaction.NOT_COMPACTED:
         # Batches that the cleaner removed before the topic's policy was changed would be needed: no snapshot that a
         # broker of 3.9.1 had of its own equalled the replay's.
-        return _Found(
+        return stop_for(
             Reason.COMPACTED,
             f"{detail}; the topic was compacted once, so a replay cannot show what its producers had written",
-            "let a broker tier it with its own snapshots; `resnap regenerate` makes missing ones from the remaining "
-            "batches, as a broker would, for `resnap install`",
+            hint="let a broker tier it with its own snapshots; `resnap regenerate` makes missing ones from the"
+            " remaining batches, as a broker would, for `resnap install`",
         )
-    return _Found(
+    return stop_for(
         Reason.COMPACTED,
         detail,
-        "if the topic was never compacted, this replica has lost data: take the partition from another one; if it was"
-        " compacted once and is not now, let a broker tier it; else there is nothing to do",
+        hint="if the topic was never compacted, this replica has lost data: take the partition from another one; if it"
+        " was compacted once and is not now, let a broker tier it; else there is nothing to do",
     )
 
 
-def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Found | None:
+def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> Stop | None:
     if boundary is None or boundary.outcome is Outcome.REBUILT:
         return None
     if boundary.outcome is Outcome.UNEXPLAINED:
@@ -235,13 +226,13 @@ def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> _Fo
     detail = boundary.reason or "the replay did not reach it"
     if boundary.outcome in BLIND:
         return _blind(boundary.outcome, detail, replay)
-    return _Found(Reason.INVALID_TXN_STATE, detail)
+    return stop_for(Reason.INVALID_TXN_STATE, detail)
 
 
-def _blind(outcome: Outcome, detail: str, replay: PartitionResult) -> _Found:
+def _blind(outcome: Outcome, detail: str, replay: PartitionResult) -> Stop:
     """Return the refusal with the hint of the error itself, since the file may be intact but not readable for us."""
     reason = Reason.DAMAGED if outcome is Outcome.DAMAGED else Reason.UNREADABLE
-    return _Found(reason, detail, replay.error.hint if replay.error else None)
+    return stop_for(reason, detail, hint=replay.error.hint if replay.error else None)
 
 
 def _unread_from(partition: PartitionDir, result: PartitionResult) -> int | None:
@@ -255,17 +246,17 @@ def _unread_from(partition: PartitionDir, result: PartitionResult) -> int | None
 
 def _by_damage(
     segment: Segment, boundary: BoundaryResult | None, unread_from: int | None, replay: PartitionResult
-) -> _Found | None:
+) -> Stop | None:
     """Refuse segments that need no rebuilding if the replay could not read there: open transactions may be hidden."""
     if boundary is not None or unread_from is None or end_of(segment) <= unread_from:
         return None
     return _blind(blind_outcome(replay.error), str(replay.error), replay)
 
 
-def _by_last_stable_offset(segment: Segment, last_stable_offset: int | None) -> _Found | None:
+def _by_last_stable_offset(segment: Segment, last_stable_offset: int | None) -> Stop | None:
     if last_stable_offset is None or end_of(segment) <= last_stable_offset:
         return None
-    return _Found(
+    return stop_for(
         Reason.ABOVE_LAST_STABLE_OFFSET,
         f"it ends at offset {end_of(segment)}, a transaction has been open since offset {last_stable_offset}",
     )

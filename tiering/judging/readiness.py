@@ -14,7 +14,7 @@ from resnap.tiering.judging.broker_start import broker_start
 from resnap.tiering.judging.eligibility import before_replay
 from resnap.tiering.judging.inventory import NEVER_TIERED, Compaction
 from resnap.tiering.judging.lost_producer_state import state_of_replica
-from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
+from resnap.tiering.judging.refusal import Reason, Stop, UnblockedBy, stop_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -89,17 +89,6 @@ class Judgement:
     next_step: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Why tiering stops at a segment."""
-
-    reason: str
-    detail: str
-    hint: str
-    unblocked_by: UnblockedBy = UnblockedBy.OTHER
-    until_ms: int | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanFacts:
     """The facts that the verdict on one partition depends on.
@@ -162,14 +151,14 @@ class JudgedPartition:
     @property
     def facts(self) -> ScanFacts:
         """The facts that the verdict depends on."""
-        inventory, blocking = self.candidates.inventory, _stop_of(self.candidates.blocking)
+        inventory, blocking, lost = self.candidates.inventory, self.candidates.blocking, self.lost_state
         topic = inventory.partition.topic_partition.topic
         return ScanFacts(
             never=never_tiered(topic, blocking, is_compacted=inventory.compaction is Compaction.COMPACTED),
             lost=frozenset(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable),
-            broker_stop=_stop_of(self.blockers.decisive),
+            broker_stop=self.blockers.decisive,
             blocking=blocking,
-            lost_state=_without_state(self.lost_state),
+            lost_state=None if lost is None else stop_for(Reason.LOST_PRODUCER_STATE, lost.detail),
         )
 
     def sizes(self) -> TieringSizes:
@@ -322,22 +311,12 @@ def never_tiered(topic: str, blocking: Stop | None, *, is_compacted: bool) -> St
     """Return why no broker tiers a partition of ``topic``, given Resnap's ``blocking``; None if one may."""
     if is_compacted:
         if blocking is not None:
-            return replace(blocking, reason=Reason.COMPACTED.value)
-        return Stop(Reason.COMPACTED.value, "Kafka does not tier compacted topics", HINTS[Reason.COMPACTED])
+            return replace(blocking, reason=Reason.COMPACTED)
+        return stop_for(Reason.COMPACTED, "Kafka does not tier compacted topics")
     if topic in NEVER_TIERED:
-        return Stop("internal-topic", f"Kafka does not tier {topic}", "nothing to do; --exclude-topic excludes it")
+        hint = "nothing to do; --exclude-topic excludes it"
+        return Stop(reason="internal-topic", detail=f"Kafka does not tier {topic}", hint=hint)
     return None
-
-
-def _stop_of(refusal: Refusal | None) -> Stop | None:
-    if refusal is None:
-        return None
-    return Stop(refusal.reason.value, refusal.detail, refusal.hint, refusal.unblocked_by, refusal.until_ms)
-
-
-def _without_state(lost: LostState | None) -> Stop | None:
-    reason = Reason.LOST_PRODUCER_STATE
-    return None if lost is None else Stop(reason=reason.value, detail=lost.detail, hint=HINTS[reason])
 
 
 def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:

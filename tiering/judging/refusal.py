@@ -146,13 +146,11 @@ HINTS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """One segment that is not shipped."""
+class Stop:
+    """Why tiering stops, at a segment or for all of a partition."""
 
-    base_offset: int
-    next_base_offset: int | None
-    """None for the active segment."""
-    reason: Reason
+    reason: str
+    """The code of a ``Reason``, or another one in what earlier versions have kept."""
     detail: str
     """The fact, with its numbers."""
     hint: str
@@ -163,15 +161,37 @@ class Refusal:
     the retention is not known."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal(Stop):
+    """One segment that is not shipped."""
+
+    base_offset: int
+    next_base_offset: int | None
+    """None for the active segment."""
+    reason: Reason
+
+
+def stop_for(reason: Reason, detail: str, *, hint: str | None = None) -> Stop:
+    """Return why tiering stops, with the default hint of ``reason`` if none is given."""
+    by = UnblockedBy.REBUILD if reason is Reason.MISSING_SNAPSHOT else UnblockedBy.OTHER
+    return Stop(reason=reason, detail=detail, hint=hint or HINTS[reason], unblocked_by=by)
+
+
 def refuse(segment: Segment, reason: Reason, detail: str, *, hint: str | None = None) -> Refusal:
     """Return the refusal of ``segment``, with the default hint of ``reason`` if none is given."""
+    return refusal_of(segment, stop_for(reason, detail, hint=hint))
+
+
+def refusal_of(segment: Segment, why: Stop) -> Refusal:
+    """Return the refusal of ``segment`` for a reason that holds for it."""
     return Refusal(
         base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset,
-        reason=reason,
-        detail=detail,
-        hint=hint or HINTS[reason],
-        unblocked_by=UnblockedBy.REBUILD if reason is Reason.MISSING_SNAPSHOT else UnblockedBy.OTHER,
+        reason=Reason(why.reason),
+        detail=why.detail,
+        hint=why.hint,
+        unblocked_by=why.unblocked_by,
+        until_ms=why.until_ms,
     )
 
 
