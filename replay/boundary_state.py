@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from resnap.replay.base_state import ENTRY_FIELDS, NO_BASE, Base
 from resnap.replay.kernel.summary import NONE, BoolArray, IntArray
 from resnap.replay.plan import Coverage
 from resnap.replay.window import Unexplained
-from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, LeftOut
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -40,16 +40,9 @@ if TYPE_CHECKING:
     from resnap.storage.log.producer_snapshot import ProducerEntry
 
 
-class LeftOut(NamedTuple):
-    """A producer that should have an entry but has none, or not a whole one, because it would be a guess."""
-
-    producer_id: int
-    reason: Unexplained
-
-
 def harmful(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     """Return ``left_out`` without those that lack a coordinator epoch alone."""
-    return tuple(producer for producer in left_out if producer.reason is not Unexplained.COORDINATOR)
+    return tuple(producer for producer in left_out if producer.reason != Unexplained.COORDINATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,9 +126,9 @@ def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) ->
 def fewest(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     """Return ``left_out`` in order, each producer once, with at most ``MOST_NAMED`` of those that only have a past."""
     ordered = sorted(left_out)
-    named = [producer for producer in ordered if producer.reason is not Unexplained.LATER]
+    named = [producer for producer in ordered if producer.reason != Unexplained.LATER]
     known = {producer.producer_id for producer in named}
-    later = [one for one in ordered if one.reason is Unexplained.LATER and one.producer_id not in known]
+    later = [one for one in ordered if one.reason == Unexplained.LATER and one.producer_id not in known]
     return tuple(sorted((*named, *later[:MOST_NAMED])))
 
 

@@ -25,7 +25,6 @@ from resnap.storage.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.replay.boundary_state import LeftOut
     from resnap.replay.comparison import Comparison
     from resnap.replay.evidence import BoundaryEvidence
     from resnap.replay.kernel.summary import Array
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from resnap.replay.scan.splits import Anchor, SplitSummary
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.producer_snapshot import SnapshotDigest
+    from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
 
 
 class Outcome(StrEnum):

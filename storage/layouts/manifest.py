@@ -38,6 +38,7 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, hinted, parser_says
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import topic_name_problem
+from resnap.storage.log.producer_snapshot import LeftOut
 from resnap.storage.messages.wire import uuid_text
 from resnap.storage.stores.protocol import is_safe_path
 
@@ -120,14 +121,6 @@ class ManifestObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOutProducer:
-    """A producer that was seen but is not in the snapshot, with a reason code."""
-
-    producer_id: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOrigin:
     """The source of the producer snapshot, and the rules and the log that it depends on."""
 
@@ -142,7 +135,7 @@ class SnapshotOrigin:
     check_interval_ms: int
     entries_count: int
     """Producers in the snapshot."""
-    left_out: tuple[LeftOutProducer, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
     known_from_offset: int | None = None
     """First offset of the log that the snapshot was made from; None in manifests of earlier versions."""
 
@@ -300,7 +293,8 @@ def manifest_record(manifest: Manifest) -> dict[str, Any]:
 
 def origin_record(origin: SnapshotOrigin) -> dict[str, Any]:
     """Return ``origin`` as plain values in the same way."""
-    return _record(origin) | {"how": origin.how.value, "leftOut": [_record(entry) for entry in origin.left_out]}
+    left_out = [{"producerId": producer_id, "reason": reason} for producer_id, reason in origin.left_out]
+    return _record(origin) | {"how": origin.how.value, "leftOut": left_out}
 
 
 def origin_from(record: Mapping[str, Any]) -> SnapshotOrigin:
@@ -369,7 +363,7 @@ def _origin(record: Mapping[str, Any]) -> SnapshotOrigin:
         SnapshotOrigin,
         record,
         how=SnapshotHow(record["how"]),
-        left_out=tuple(_build(LeftOutProducer, entry) for entry in record["leftOut"]),
+        left_out=tuple(LeftOut(entry["producerId"], entry["reason"]) for entry in record["leftOut"]),
         known_from_offset=record.get("knownFromOffset"),
     )
 

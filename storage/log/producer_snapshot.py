@@ -71,6 +71,14 @@ class ProducerEntry(NamedTuple):
         return self.current_txn_first_offset != NO_OPEN_TRANSACTION
 
 
+class LeftOut(NamedTuple):
+    """A producer that should have an entry but has none, or not a whole one, because it would be a guess."""
+
+    producer_id: int
+    reason: str
+    """A code."""
+
+
 ENTRY_DTYPE: Final = np.dtype([
     ("producer_id", ">i8"),
     ("producer_epoch", ">i2"),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from resnap.replay.boundary_state import (
     MOST_NAMED,
     BoundaryState,
-    LeftOut,
     boundary_state,
     fewest,
     idle_state,
@@ -24,7 +23,7 @@ from resnap.replay.producer_state import DataBatch, Expiry, Marker
 from resnap.replay.scan.producer_table import ProducerTable
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan, Unexplained
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, ProducerEntry
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, LeftOut, ProducerEntry
 from tests.examples import examples
 from tests.replay import strategies
 from tests.replay.specification import as_entries, piece_of

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay import results
-from resnap.replay.boundary_state import LeftOut
 from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.rebuild import rebuild_locally
@@ -18,7 +17,7 @@ from resnap.replay.window import Unexplained
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import segment_name
-from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
+from resnap.storage.log.producer_snapshot import LeftOut, ProducerEntry, snapshot_bytes
 from tests.builders import a_partition
 from tests.logs.log_writer import PartitionWriter
 from tests.replay.memory_sink import MemorySink

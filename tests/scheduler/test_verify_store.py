@@ -13,14 +13,13 @@ import pytest
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.layouts.manifest import (
-    LeftOutProducer,
     Manifest,
     ObjectKind,
     SnapshotHow,
     read_manifest,
     write_manifest,
 )
-from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.log.producer_snapshot import LeftOut, read_snapshot, snapshot_bytes
 from tests.scheduler.files import EMPTY_SNAPSHOT, flip
 from tests.scheduler.installed import copied
 from tests.scheduler.scenes import one_partition
@@ -132,7 +131,7 @@ def test_producers_that_the_manifest_says_were_excluded_are_not_missed(verify: C
     first = next(iter(read_snapshot((store / entry.key).read_bytes())))
     with_snapshot(store, path, _without_one)
     assert verify().code == 13
-    left_out = (LeftOutProducer(producer_id=first, reason="unexplained-batch"),)
+    left_out = (LeftOut(producer_id=first, reason="unexplained-batch"),)
     rewritten(path, lambda one: replace(one, snapshot_origin=replace(one.snapshot_origin, left_out=left_out)))
     assert verify().code == 0
 

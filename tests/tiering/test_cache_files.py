@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.replay.boundary_state import LeftOut
 from resnap.replay.kernel.summary import empty
 from resnap.replay.plan import Coverage
 from resnap.replay.scan.splits import Anchor, write_state
 from resnap.replay.window import Unexplained
 from resnap.storage.log.log_dir import load_partition_dir
-from resnap.storage.log.producer_snapshot import SnapshotDigest
+from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
 from resnap.tiering.judging.refusal import Reason, Refusal
 from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults, SegmentMark
 from resnap.tiering.run_cache.run_cache import FILE, CacheFiles, decoded, encoded

@@ -11,13 +11,14 @@ from resnap.replay.plan import Coverage
 from resnap.replay.staging import snapshot_key
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import ObjectNotFoundError, VerificationError
-from resnap.storage.layouts.manifest import LeftOutProducer, SnapshotHow
+from resnap.storage.layouts.manifest import SnapshotHow
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import (
     COUNT_POSITION,
     CRC_POSITION,
     ENTRY,
     HEADER,
+    LeftOut,
     load_snapshot,
     read_snapshot,
     snapshot_bytes,
@@ -158,7 +159,7 @@ def test_the_origin_states_what_the_snapshot_depends_on(order: Order) -> None:
     assert (origin.window_start_offset, origin.known_from_offset) == (0, 0)
     assert (origin.producer_id_expiration_ms, origin.check_interval_ms) == ROLL.expiry
     assert origin.entries_count == result.entries == len(read_snapshot(chosen(order, result).body)) > 0
-    assert origin.left_out == (LeftOutProducer(producer_id=7, reason="unexplained"),)
+    assert origin.left_out == (LeftOut(producer_id=7, reason="unexplained"),)
 
 
 def test_beyond_the_window_nothing_is_called_proven(data: Path, tmp_path: Path) -> None:

@@ -30,9 +30,9 @@ from resnap.tiering.judging.lost_producer_state import NOTHING_LOST, judge_snaps
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from resnap.replay.boundary_state import LeftOut
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.partition_dir import PartitionDir, SnapshotFile
+    from resnap.storage.log.producer_snapshot import LeftOut
     from resnap.storage.sources.files import Sources
 
 SAVED_PLAN_VERSION: Final = 1
@@ -263,7 +263,7 @@ def _expiry(values: object) -> Expiry:
 def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
     """Yield a warning if a snapshot lacks producers, or the last batches of some."""
     left_out = harmful(left_out)
-    partial = [pid for pid, reason in left_out if reason is Unexplained.BATCHES]
+    partial = [pid for pid, reason in left_out if reason == Unexplained.BATCHES]
     for pids, what in (
         ([pid for pid, _ in left_out if pid not in partial], "excluded from the snapshot at {}, since their history"),
         (partial, "without a batch in the snapshot at {}, where only their open transaction is known, since the rest"),

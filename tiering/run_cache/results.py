@@ -35,7 +35,6 @@ from resnap.storage.stores.urls import is_store_url, local_path
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from resnap.replay.boundary_state import LeftOut
     from resnap.replay.evidence import BoundaryEvidence, Evidence
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from resnap.replay.scan.splits import Anchor
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.partition_dir import PartitionDir, Segment
-    from resnap.storage.log.producer_snapshot import SnapshotDigest
+    from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
     from resnap.tiering.judging.refusal import Refusal

@@ -22,15 +22,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.replay.anchor import anchored
-from resnap.replay.boundary_state import LeftOut
 from resnap.replay.evidence import Evidence
 from resnap.replay.plan import Coverage, PartitionPlan
 from resnap.replay.scan.splits import Anchor, StateFile
 from resnap.replay.staging import digest_of, snapshot_key
-from resnap.replay.window import Unexplained
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import LogDirError, StoreError
-from resnap.storage.log.producer_snapshot import SnapshotDigest
+from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
 from resnap.storage.stores.urls import open_store
 from resnap.storage.whole_file import read_whole, write_whole
 from resnap.tiering.judging.eligibility import Eligibility
@@ -195,7 +193,7 @@ def _boundary(values: dict[str, Any]) -> CachedBoundary:
     return CachedBoundary(**values | {
         "coverage": Coverage(values["coverage"]),
         "digest": SnapshotDigest(**values["digest"]),
-        "left_out": tuple(LeftOut(pid, Unexplained(reason)) for pid, reason in values["left_out"]),
+        "left_out": tuple(LeftOut(pid, reason) for pid, reason in values["left_out"]),
     })  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.staging import digest_of, snapshot_key
 from resnap.storage.errors import LogDirError, ObjectNotFoundError, VerificationError
-from resnap.storage.layouts.manifest import LeftOutProducer, SnapshotHow, SnapshotOrigin
+from resnap.storage.layouts.manifest import SnapshotHow, SnapshotOrigin
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from resnap.storage.sources.files import PLAIN
 
@@ -114,5 +114,5 @@ def _origin(result: BoundaryResult, rules: ReplayRules, how: SnapshotHow, entrie
         check_interval_ms=rules.expiry.check_interval_ms,
         entries_count=entries,
         known_from_offset=result.known_from_offset,
-        left_out=tuple(LeftOutProducer(producer_id=pid, reason=reason) for pid, reason in result.left_out),
+        left_out=result.left_out,
     )

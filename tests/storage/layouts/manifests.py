@@ -9,7 +9,6 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.manifest import (
-    LeftOutProducer,
     Manifest,
     ManifestObject,
     ObjectKind,
@@ -18,6 +17,7 @@ from resnap.storage.layouts.manifest import (
 )
 from resnap.storage.layouts.segments import StoredManifest
 from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.log.producer_snapshot import LeftOut
 
 LONG = 2**63 - 1
 
@@ -64,7 +64,7 @@ def a_manifest(**changes: Any) -> Manifest:
             producer_id_expiration_ms=604_800_000,
             check_interval_ms=600_000,
             entries_count=2,
-            left_out=(LeftOutProducer(producer_id=9, reason="unexplained"),),
+            left_out=(LeftOut(producer_id=9, reason="unexplained"),),
         ),
         "created_at_ms": 1_700_000_000_001,
     }
@@ -78,7 +78,7 @@ topics = st.text(string.ascii_letters + string.digits + "._-", min_size=1, max_s
 )
 
 
-left_out_producers = st.builds(LeftOutProducer, producer_id=longs, reason=st.text(max_size=9))
+left_out_producers = st.builds(LeftOut, producer_id=longs, reason=st.text(max_size=9))
 
 
 @st.composite

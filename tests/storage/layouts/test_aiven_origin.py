@@ -9,11 +9,12 @@ import pytest
 
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.aiven.members import MANIFEST, AivenKey, origin_key, parse_key, place_of_origin
-from resnap.storage.layouts.manifest import LeftOutProducer, origin_record
+from resnap.storage.layouts.manifest import origin_record
 from resnap.storage.layouts.segments import _checksum, read_origin, write_origin
+from resnap.storage.log.producer_snapshot import LeftOut
 from tests.storage.layouts.manifests import a_manifest
 
-ORIGIN = replace(a_manifest().snapshot_origin, left_out=(LeftOutProducer(producer_id=7, reason="unexplained-batch"),))
+ORIGIN = replace(a_manifest().snapshot_origin, left_out=(LeftOut(producer_id=7, reason="unexplained-batch"),))
 ID = "He9TUenRQJyi--dhGzsc4w"
 
 
