@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from resnap.tiering.engine import Engine
     from resnap.tiering.judging.broker_blockers import BrokerBlockers
     from resnap.tiering.judging.broker_start import BrokerStart
-    from resnap.tiering.judging.eligibility import Candidates, Eligibility
+    from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.judging.known_faults import MetFault
     from resnap.tiering.judging.lost_producer_state import LostState
@@ -137,7 +137,7 @@ class TierOrder:
     """What is known from earlier runs, where anything is left to ship."""
     doubted: tuple[ShippedSegment, ...] = ()
     """What the store holds whose snapshots may lack producers that this run would keep."""
-    settled: Eligibility | None = None
+    settled: Candidates | None = None
     """The result of an earlier run for what is left, where nothing has changed since."""
 
     @property

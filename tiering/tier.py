@@ -26,10 +26,10 @@ from resnap.storage.stores.urls import open_store
 from resnap.storage.throttle import Throttle
 from resnap.storage.version import resnap_version
 from resnap.tiering.held_check import HeldCheck
-from resnap.tiering.judging.eligibility import Eligibility, before_replay, refusing_all
+from resnap.tiering.judging.eligibility import before_replay
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
-from resnap.tiering.judging.refusal import Reason
+from resnap.tiering.judging.refusal import Reason, refusal_of, stop_for
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import high_watermark_of, looked_at, warn_unmatched
 from resnap.tiering.shipping.delivery import Delivery
@@ -148,7 +148,7 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
         try:
             with _shipping(work, left.orders, shipping, visible) as crew:
                 for order in (one for one in left.orders if one.settled is not None):
-                    report(Tiered(waiting.pop(order.topic_partition), _not_shipped(order, order.settled)))
+                    report(Tiered(waiting.pop(order.topic_partition), _not_shipped(order)))
                 # Replay: scan headers, combine them to the state at each boundary, and stage the snapshots.
                 replays = work.planner.replay(plans, crew.staging_url, replaying)
                 # Choose the snapshot of each segment, copy and verify its objects, publish it: its manifest is last.
@@ -211,7 +211,8 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
     left = remainder(candidates, shipped, work.planner.engine.reading.sources)
     lost = lost_state(selected.inventory.partition)
     if lost is not None:
-        refused = refusing_all(left.candidates, Reason.LOST_PRODUCER_STATE, lost.detail, hint=_JOIN_REMOTE)
+        why, segments = stop_for(Reason.LOST_PRODUCER_STATE, lost.detail, hint=_JOIN_REMOTE), left.candidates.segments
+        refused = left.candidates.also_refusing(refusal_of(segment, why) for segment in segments)
         left = replace(left, candidates=refused)
     held = shipped.with_origins(left.held)
     cache = work.planner.run_cache
@@ -337,12 +338,10 @@ def _amount(order: TierOrder) -> tuple[int, int]:
     return len(order.segments), sum(segment.size_bytes for segment in order.segments)
 
 
-def _not_shipped(order: TierOrder, eligibility: Eligibility | None = None) -> PartitionShipment:
+def _not_shipped(order: TierOrder) -> PartitionShipment:
     """Return the outcome of a partition of which nothing was tried."""
-    judged = Eligibility(eligible=(), refusals=order.left.candidates.refusals, last_stable_offset=None)
-    return PartitionShipment(
-        topic_partition=order.topic_partition, eligibility=eligibility or judged, already=order.left.already
-    )
+    eligibility, already = order.settled or order.left.candidates, order.left.already
+    return PartitionShipment(topic_partition=order.topic_partition, eligibility=eligibility, already=already)
 
 
 def _keep_outcome(work: TierWork, order: TierOrder, replayed: Replayed, shipment: PartitionShipment) -> None:
@@ -350,7 +349,7 @@ def _keep_outcome(work: TierWork, order: TierOrder, replayed: Replayed, shipment
     cache, cached = work.planner.run_cache, replayed.planned.cached
     if cache is not None and cached is not None:
         said = None if shipment.failures else shipment.eligibility
-        cache.keep_shipment(cached, replayed.result, order.left.candidates, said, order.store_url)
+        cache.keep_shipment(cached, replayed.result, said, order.store_url)
     shipment.already += order.left.already
     shipment.warnings = tuple(_left_out(replayed, shipment))
 

@@ -18,7 +18,7 @@ from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import Checkpoints
 from resnap.storage.log.producer_snapshot import snapshot_bytes
 from resnap.tiering.judging.broker_blockers import broker_blockers
-from resnap.tiering.judging.eligibility import Candidates, Eligibility, after_replay, before_replay
+from resnap.tiering.judging.eligibility import Candidates, after_replay, before_replay
 from resnap.tiering.judging.inventory import take_inventory, take_partition_inventory
 from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 from tests.builders import a_partition
@@ -83,7 +83,7 @@ def replayed(candidates: Candidates, wanted: Iterable[int] | None = None) -> Par
     return result
 
 
-def judged(candidates: Candidates, wanted: Iterable[int] | None = None) -> Eligibility:
+def judged(candidates: Candidates, wanted: Iterable[int] | None = None) -> Candidates:
     return after_replay(candidates, replayed(candidates, wanted))
 
 
@@ -207,10 +207,10 @@ def test_every_segment_that_a_real_broker_left_is_eligible_or_refused_once(
     for inventory in take_inventory(load_log_dir(fixture_set(name).data)).partitions:
         found = judged(before_replay(inventory))
         there = bases(inventory.partition.segments)
-        assert sorted([*bases(found.eligible), *(refusal.base_offset for refusal in found.refusals)]) == there
+        assert sorted([*bases(found.segments), *(refusal.base_offset for refusal in found.refusals)]) == there
         assert [refusal.base_offset for refusal in found.refusals] == sorted(reasons(found.refusals))
         if found.last_stable_offset is not None:
-            assert all((segment.next_base_offset or 0) <= found.last_stable_offset for segment in found.eligible)
+            assert all((segment.next_base_offset or 0) <= found.last_stable_offset for segment in found.segments)
 
 
 def test_a_real_compacted_partition_is_kept_back_by_its_checkpoint_and_by_its_batches(
@@ -225,7 +225,7 @@ def test_a_real_compacted_partition_is_kept_back_by_its_checkpoint_and_by_its_ba
     for candidates in (before_replay(unlisted), before_replay(no_longer)):
         assert candidates.segments
         by_batches = judged(candidates)
-        assert (by_batches.eligible, set(reasons(by_batches.refusals).values())) == (
+        assert (by_batches.segments, set(reasons(by_batches.refusals).values())) == (
             (),
             {Reason.COMPACTED, Reason.ACTIVE_SEGMENT},
         )
@@ -250,7 +250,7 @@ def test_real_hanging_transactions_hold_the_last_stable_offset_below_the_high_wa
     assert candidates.high_watermark is not None
     assert found.last_stable_offset is not None
     assert found.last_stable_offset < candidates.high_watermark
-    assert found.eligible
+    assert found.segments
 
 
 def transactional(**overrides: Any) -> DataEvent:
@@ -267,7 +267,7 @@ OPEN_FROM_15 = [
 
 def test_segments_stop_short_of_an_open_transaction(tmp_path: Path) -> None:
     found = judged(before_replay(an_inventory(tmp_path, OPEN_FROM_15)))
-    assert (bases(found.eligible), found.last_stable_offset) == ([0], 15)
+    assert (bases(found.segments), found.last_stable_offset) == ([0], 15)
     above = dict.fromkeys((10, 20), Reason.ABOVE_LAST_STABLE_OFFSET)
     assert reasons(found.refusals) == above | {30: Reason.ACTIVE_SEGMENT}
     assert found.blocking is not None
@@ -277,26 +277,26 @@ def test_segments_stop_short_of_an_open_transaction(tmp_path: Path) -> None:
 def test_a_marker_below_the_high_watermark_frees_the_segments(tmp_path: Path) -> None:
     segments = [*OPEN_FROM_15[:-1], [MarkerEvent(producer_id=7)]]
     freed = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=31)))
-    assert (bases(freed.eligible), freed.last_stable_offset, freed.blocking) == ([0, 10, 20], 31, None)
+    assert (bases(freed.segments), freed.last_stable_offset, freed.blocking) == ([0, 10, 20], 31, None)
     held = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=30)))
-    assert (bases(held.eligible), held.last_stable_offset) == ([0], 15)
+    assert (bases(held.segments), held.last_stable_offset) == ([0], 15)
 
 
 def test_a_transaction_that_begins_where_a_segment_ends_does_not_hold_it(tmp_path: Path) -> None:
     segments = [[PlainEvent(records=10)], [transactional(records=10)], [PlainEvent()]]
     found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=21)))
-    assert (bases(found.eligible), found.last_stable_offset) == ([0], 10)
+    assert (bases(found.segments), found.last_stable_offset) == ([0], 10)
 
 
 def test_a_transaction_above_the_high_watermark_holds_nothing(tmp_path: Path) -> None:
     segments = [*FOUR_SEGMENTS[:3], [PlainEvent(), transactional()]]
     found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=31)))
-    assert (bases(found.eligible), found.last_stable_offset) == ([0, 10, 20], 31)
+    assert (bases(found.segments), found.last_stable_offset) == ([0, 10, 20], 31)
 
 
 def test_without_a_high_watermark_the_last_stable_offset_is_unknown_too(tmp_path: Path) -> None:
     found = judged(before_replay(an_inventory(tmp_path, OPEN_FROM_15, high_watermark=None)))
-    assert (found.eligible, found.last_stable_offset) == ((), None)
+    assert (found.segments, found.last_stable_offset) == ((), None)
     assert found.blocking is not None
     assert found.blocking.reason is Reason.HW_UNKNOWN
 
@@ -305,7 +305,7 @@ def test_input_that_kafka_refuses_keeps_back_what_ends_above_it(tmp_path: Path) 
     illegal = [transactional(), transactional(transactional=False, base_sequence=5)]
     segments = [[PlainEvent(records=10)], illegal, [MarkerEvent(producer_id=7)], [PlainEvent()]]
     found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=22)))
-    assert bases(found.eligible) == [0]
+    assert bases(found.segments) == [0]
     invalid = dict.fromkeys((10, 20), Reason.INVALID_TXN_STATE)
     assert reasons(found.refusals) == invalid | {21: Reason.ACTIVE_SEGMENT}
     assert found.blocking is not None
@@ -326,7 +326,7 @@ def test_damage_keeps_back_its_segment_and_those_above_whatever_was_to_be_rebuil
     wanted: tuple[int, ...] | None, tmp_path: Path
 ) -> None:
     found = judged(before_replay(damaged(tmp_path)), wanted)
-    assert bases(found.eligible) == [0]
+    assert bases(found.segments) == [0]
     assert reasons(found.refusals) == dict.fromkeys((10, 20), Reason.DAMAGED) | {30: Reason.ACTIVE_SEGMENT}
     assert found.blocking is not None
     assert segment_name(10, "log") in found.blocking.detail
@@ -336,7 +336,7 @@ def test_a_segment_that_could_not_be_opened_keeps_back_all_that_was_not_rebuilt(
     candidates = before_replay(an_inventory(tmp_path))
     (tmp_path / "payments-0" / segment_name(10, "log")).unlink()
     found = judged(candidates, (10, 30))
-    assert bases(found.eligible) == [0]
+    assert bases(found.segments) == [0]
     assert reasons(found.refusals) == dict.fromkeys((10, 20), Reason.UNREADABLE) | {30: Reason.ACTIVE_SEGMENT}
     assert {refusal.hint for refusal in found.refusals if refusal.reason is Reason.UNREADABLE} == {
         "retention may have deleted it since it was listed; run again"
@@ -358,7 +358,7 @@ def test_what_could_not_be_read_keeps_back_all_above_though_it_was_rebuilt(error
     )
     is_damage = isinstance(error, FormatError)
     reason = Reason.DAMAGED if is_damage else Reason.UNREADABLE
-    assert bases(found.eligible) == ([0, 20] if is_damage else [0])
+    assert bases(found.segments) == ([0, 20] if is_damage else [0])
     kept_back = {10} if is_damage else {10, 20}
     assert reasons(found.refusals) == dict.fromkeys(kept_back, reason) | {30: Reason.ACTIVE_SEGMENT}
 
@@ -367,10 +367,10 @@ def test_compaction_seen_in_batches_counts_whatever_the_topics_configuration_is_
     segments = [[DataEvent(producer_id=7, records=10, emptied=True)], *FOUR_SEGMENTS[1:]]
     assumed = judged(before_replay(an_inventory(tmp_path, segments)))
     assert assumed.blocking is not None
-    assert (assumed.eligible, assumed.blocking.reason) == ((), Reason.COMPACTED)
+    assert (assumed.segments, assumed.blocking.reason) == ((), Reason.COMPACTED)
     once = judged(before_replay(an_inventory(tmp_path, segments, cleanup_policy="delete")))
     assert once.blocking is not None
-    assert (once.eligible, once.blocking.reason) == ((), Reason.COMPACTED)
+    assert (once.segments, once.blocking.reason) == ((), Reason.COMPACTED)
     assert "the topic was compacted once" in once.blocking.detail
     assert "resnap install" in once.blocking.hint
 
@@ -382,7 +382,7 @@ def test_what_bundling_finds_unfit_moves_over_and_the_first_reason_stays(tmp_pat
     fewer = found.also_refusing(
         [refuse(third, Reason.INDEX_UNUSABLE, "late"), refuse(first, Reason.LEADER_EPOCHS_UNKNOWN, "none known")]
     )
-    assert fewer.eligible == (second,)
+    assert fewer.segments == (second,)
     assert reasons(fewer.refusals) == {
         0: Reason.LEADER_EPOCHS_UNKNOWN, 20: Reason.ABOVE_HIGH_WATERMARK, 30: Reason.ACTIVE_SEGMENT,
     }  # fmt: skip
@@ -468,6 +468,6 @@ def test_an_error_without_a_file_is_reported_unchanged(tmp_path: Path) -> None:
     candidates = before_replay(an_inventory(tmp_path))
     result = replace(replayed(candidates, ()), error=LogDirError("the disk is gone", hint="mount it"))
     found = after_replay(candidates, result)
-    assert found.eligible == ()
+    assert found.segments == ()
     assert found.blocking is not None
     assert (found.blocking.detail, found.blocking.hint) == ("the disk is gone", "mount it")

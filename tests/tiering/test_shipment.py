@@ -115,7 +115,7 @@ def test_a_shipment_reports_what_was_shipped_and_why_the_rest_was_not(tiered: Ti
             assert (shipped.snapshot, shipped.entries) == (
                 manifest.snapshot_origin.how, manifest.snapshot_origin.entries_count,
             )  # fmt: skip
-        assert bases(shipment) == [segment.base_offset for segment in shipment.eligibility.eligible]
+        assert bases(shipment) == [segment.base_offset for segment in shipment.eligibility.segments]
     (legacy,) = (shipment for shipment in tiered.shipments if shipment.topic_partition.topic == "legacy")
     assert legacy.eligibility.blocking is not None
     assert legacy.eligibility.blocking.reason is Reason.LEADER_EPOCHS_UNKNOWN
@@ -187,7 +187,7 @@ def test_progress_counts_segments_and_the_bytes_of_their_logs(order: Order, memo
         progress=lambda segments, size: told.append((segments, size)),
     )
     assert shipment is not None
-    sizes = [segment.size_bytes for segment in shipment.eligibility.eligible]
+    sizes = [segment.size_bytes for segment in shipment.eligibility.segments]
     assert expected == [(len(sizes), sum(sizes))]
     assert told == [(1, size) for size in sizes]
 
@@ -341,7 +341,7 @@ def test_a_segment_that_cannot_be_read_leaves_no_gap_whatever_the_system_says_an
         assert blocking is not None
         assert (blocking.base_offset, blocking.reason) == (segments[2].base_offset, Reason.UNREADABLE)
         assert segments[2].path in blocking.detail
-        assert shipment.eligibility.eligible == segments[:2]
+        assert shipment.eligibility.segments == segments[:2]
     assert bases(shipment) + bases(shipped_by(order, store)) == bases(shipped_by(order, memory_store))
 
 

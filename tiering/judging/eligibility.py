@@ -22,7 +22,7 @@ from resnap.storage.errors import FormatError
 from resnap.storage.packed import packed
 from resnap.tiering.judging.broker_blockers import lost_records, no_epoch, why_compacted, why_stray
 from resnap.tiering.judging.inventory import Compaction
-from resnap.tiering.judging.refusal import Reason, Refusal, Stop, first_blocking, refusal_of, refuse, stop_for
+from resnap.tiering.judging.refusal import Reason, Refusal, Stop, first_blocking, refusal_of, stop_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The remaining segments of a partition before a replay."""
+    """The segments of a partition that may be shipped, as far as is known by now, and why the others may not."""
 
     inventory: PartitionInventory
     high_watermark: int | None
@@ -43,38 +43,21 @@ class Candidates:
     """Ascending."""
     refusals: tuple[Refusal, ...]
     """By base offset."""
-
-    @property
-    def blocking(self) -> Refusal | None:
-        """The first blocker of the partition; None if there is none."""
-        return first_blocking(self.refusals)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Eligibility:
-    """The final decision on a partition's segments, except for problems found while they are bundled."""
-
-    eligible: Sequence[Segment]
-    """Ascending."""
-    refusals: tuple[Refusal, ...]
-    """By base offset."""
-    last_stable_offset: int | None
-    """None where the high watermark is unknown."""
+    last_stable_offset: int | None = None
+    """None before the replay, and where the high watermark is unknown."""
 
     @property
     def blocking(self) -> Refusal | None:
         """The first blocker of the partition, apart from the active segment and those below the log start."""
         return first_blocking(self.refusals)
 
-    def also_refusing(self, refusals: Iterable[Refusal]) -> Eligibility:
+    def also_refusing(self, refusals: Iterable[Refusal]) -> Candidates:
         """Return this without segments found unfit since; refused ones keep their reason."""
         further = {refusal.base_offset: refusal for refusal in refusals}
-        moved = [further[segment.base_offset] for segment in self.eligible if segment.base_offset in further]
-        return replace(
-            self,
-            eligible=tuple(segment for segment in self.eligible if segment.base_offset not in further),
-            refusals=_in_order([*self.refusals, *moved]),
-        )
+        moved = [further[segment.base_offset] for segment in self.segments if segment.base_offset in further]
+        left = (segment for segment in self.segments if segment.base_offset not in further)
+        ordered = sorted([*self.refusals, *moved], key=attrgetter("base_offset"))
+        return replace(self, segments=packed(left, "base_offset"), refusals=tuple(ordered))
 
 
 def before_replay(inventory: PartitionInventory, *, high_watermark: int | None = None) -> Candidates:
@@ -109,13 +92,7 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
     )
 
 
-def refusing_all(candidates: Candidates, reason: Reason, detail: str, *, hint: str) -> Candidates:
-    """Return ``candidates`` with all segments refused for one reason."""
-    refused = [refuse(segment, reason, detail, hint=hint) for segment in candidates.segments]
-    return replace(candidates, segments=(), refusals=_in_order([*candidates.refusals, *refused]))
-
-
-def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility:
+def after_replay(candidates: Candidates, result: PartitionResult) -> Candidates:
     """Return what remains of ``candidates`` after the replay of their partition.
 
     ``result`` must be final, for the same high watermark, and from a replay up to the log end (``plan_partition(...,
@@ -127,7 +104,7 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
     everywhere = _by_batches(candidates.inventory, result)
     outcomes = {boundary.offset: boundary for boundary in result.boundaries}
     unread_from = _unread_from(candidates.inventory.partition, result)
-    eligible, refusals = [], list(candidates.refusals)
+    refusals = []
     unreadable: Stop | None = None
     for segment in candidates.segments:
         found = (
@@ -137,13 +114,11 @@ def after_replay(candidates: Candidates, result: PartitionResult) -> Eligibility
             or _by_damage(segment, outcomes.get(end_of(segment)), unread_from, result)
             or _by_last_stable_offset(segment, last_stable_offset)
         )
-        if found is None:
-            eligible.append(segment)
-        else:
+        if found is not None:
             refusals.append(refusal_of(segment, found))
             if found.reason is Reason.UNREADABLE:
                 unreadable = found  # nothing says that the log has a gap there: what is above waits
-    return Eligibility(eligible=tuple(eligible), refusals=_in_order(refusals), last_stable_offset=last_stable_offset)
+    return replace(candidates.also_refusing(refusals), last_stable_offset=last_stable_offset)
 
 
 def _by_place(segment: Segment, partition: PartitionDir) -> Stop | None:
@@ -267,7 +242,3 @@ def end_of(segment: Segment) -> int:
     if segment.next_base_offset is None:
         raise AssertionError("the active segment has no end")
     return segment.next_base_offset
-
-
-def _in_order(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
-    return tuple(sorted(refusals, key=attrgetter("base_offset")))

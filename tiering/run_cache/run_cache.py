@@ -31,7 +31,6 @@ from resnap.storage.errors import LogDirError, StoreError
 from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
 from resnap.storage.stores.urls import open_store
 from resnap.storage.whole_file import read_whole, write_whole
-from resnap.tiering.judging.eligibility import Eligibility
 from resnap.tiering.judging.refusal import Reason, Refusal
 from resnap.tiering.run_cache.results import (
     CachedBoundary,
@@ -238,18 +237,16 @@ class CachedPartition:
         log_start = self.partition.segments[0].base_offset if self.partition.segments else 0
         return replace(self, results=self.results.supported_by(evidence, rules, log_start), is_checked=True)
 
-    def refused(self, candidates: Candidates, store: str) -> Eligibility | None:
+    def refused(self, candidates: Candidates, store: str) -> Candidates | None:
         """Return the final refusals of ``candidates`` if an earlier run has cached them and nothing has changed."""
         known = self.results.refused
         now = self.directory, store, candidates.high_watermark
         if known is None or (known.directory, known.store, known.high_watermark) != now:
             return None
-        by_base = {refusal.base_offset: refusal for refusal in known.refusals}
-        if any(segment.base_offset not in by_base for segment in candidates.segments):
+        refused = {refusal.base_offset for refusal in known.refusals}
+        if any(segment.base_offset not in refused for segment in candidates.segments):
             return None
-        again = [by_base[segment.base_offset] for segment in candidates.segments]
-        ordered = sorted([*candidates.refusals, *again], key=lambda refusal: refusal.base_offset)
-        return Eligibility(eligible=(), refusals=tuple(ordered), last_stable_offset=known.last_stable_offset)
+        return replace(candidates.also_refusing(known.refusals), last_stable_offset=known.last_stable_offset)
 
 
 def look_up(
@@ -294,10 +291,8 @@ def _moves_on(result: BoundaryResult, rules: ReplayRules) -> bool:
     return rules.as_of.roll and result.as_of_ms >= rules.as_of.now_ms
 
 
-def with_refusals(
-    results: CachedResults, eligibility: Eligibility, candidates: Candidates, *, store: str, now_ms: int
-) -> CachedResults:
-    """Return ``results`` with the refusals of ``candidates``, after everything eligible was shipped.
+def with_refusals(results: CachedResults, eligibility: Candidates, *, store: str, now_ms: int) -> CachedResults:
+    """Return ``results`` with the refusals of a partition, after everything eligible was shipped.
 
     Faults of files are not cached: whether they were repaired is checked each time. Nor are refusals because of the
     store's content.
@@ -308,7 +303,7 @@ def with_refusals(
     known = CachedRefusals(
         store=store,
         directory=results.directory,
-        high_watermark=candidates.high_watermark,
+        high_watermark=eligibility.high_watermark,
         made_ms=now_ms,
         refusals=tuple(refusal for refusal in eligibility.refusals if refusal.reason is not Reason.LINEAGE_CONFLICT),
         last_stable_offset=eligibility.last_stable_offset,
@@ -383,8 +378,7 @@ class RunCache:
         self,
         cached: CachedPartition,
         result: PartitionResult,
-        candidates: Candidates,
-        eligibility: Eligibility | None,
+        eligibility: Candidates | None,
         store: str,
     ) -> None:
         """Cache the result of a replay, and the refusals if everything eligible was shipped; else None."""
@@ -392,7 +386,7 @@ class RunCache:
             return
         results = with_result(cached, result, self.rules, self.now_ms(), self.sources)
         if eligibility is not None:
-            results = with_refusals(results, eligibility, candidates, store=store, now_ms=self.now_ms())
+            results = with_refusals(results, eligibility, store=store, now_ms=self.now_ms())
         self._save(cached, results)
 
 

@@ -86,8 +86,7 @@ def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = 
         return _remainder(candidates, shipped, sources)
     except LogDirError as error:
         refused = [refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint) for segment in candidates.segments]
-        ordered = sorted((*candidates.refusals, *refused), key=attrgetter("base_offset"))
-        none_left = replace(candidates, segments=(), refusals=tuple(ordered))
+        none_left = candidates.also_refusing(refused)
         return Remainder(candidates=none_left, order=(), already=0, failures=(), unsettled=())
 
 
@@ -124,11 +123,7 @@ def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedT
         return None
     what = f"`resnap retain` has deleted it from the store, where the log starts at offset {start} since"
     refused = [refuse(segment, Reason.BELOW_LOG_START, what, hint=_RETAINED) for segment in gone]
-    return replace(
-        candidates,
-        segments=packed((segment for segment in candidates.segments if segment not in gone), "base_offset"),
-        refusals=tuple(sorted((*candidates.refusals, *refused), key=attrgetter("base_offset"))),
-    )
+    return candidates.also_refusing(refused)
 
 
 class _Judged(NamedTuple):
@@ -156,12 +151,11 @@ class _Judged(NamedTuple):
             (segments[index], None if below is None else segments[below].base_offset)
             for index, below in placement.steps
         ]
-        ordered = sorted((*candidates.refusals, *refused), key=lambda refusal: refusal.base_offset)
-        left = sorted((segment for segment, _ in order), key=lambda segment: segment.base_offset)
+        left = sorted((segment for segment, _ in order), key=attrgetter("base_offset"))
         unread = [unreadable.error for unreadable in self.beside.unreadable]
         missing = [error for error in self.failures.values() if error not in unread]
         return Remainder(
-            candidates=replace(candidates, segments=packed(left, "base_offset"), refusals=tuple(ordered)),
+            candidates=replace(candidates.also_refusing(refused), segments=packed(left, "base_offset")),
             order=tuple(order),
             already=placement.verdicts.count(Verdict.HELD),
             failures=(*unread, *missing),

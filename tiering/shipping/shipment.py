@@ -21,7 +21,7 @@ from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreEr
 from resnap.storage.layouts.segments import ShippedMeanwhileError, TopicIdUnknownError, TopicNameTooLongError
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.spans import span
-from resnap.tiering.judging.eligibility import Eligibility, after_replay, end_of
+from resnap.tiering.judging.eligibility import after_replay, end_of
 from resnap.tiering.judging.refusal import Reason, refuse
 from resnap.tiering.shipping.publication import publish
 from resnap.tiering.shipping.remainder import remainder
@@ -81,7 +81,8 @@ class PartitionShipment:
     """The outcome of one partition's segments."""
 
     topic_partition: TopicPartition
-    eligibility: Eligibility
+    eligibility: Candidates
+    """What of it may be shipped, and why the rest may not."""
     shipped: list[Shipped] = field(default_factory=list)
     already: int = 0
     """Segments that an earlier run has shipped."""
@@ -153,13 +154,12 @@ class Shipper:
         """
         eligibility = after_replay(candidates, result)
         shipment = PartitionShipment(topic_partition=provenance.topic_partition, eligibility=eligibility)
-        if not eligibility.eligible:
+        if not eligibility.segments:
             return shipment
-        eligible = replace(candidates, segments=eligibility.eligible, refusals=eligibility.refusals)
         with span("ship partition", **{"resnap.partition": str(provenance.topic_partition)}):
             try:
                 shipped = self.shipped_of(provenance)
-                left = remainder(eligible, shipped, self.sources)
+                left = remainder(eligibility, shipped, self.sources)
             except StoreError as error:
                 shipment.failures.append(error)
                 return shipment
@@ -209,7 +209,6 @@ class _Partition:
         segments = left.candidates.segments
         shipment.already += left.already
         shipment.failures += left.failures if left.unsettled else ()
-        eligibility = replace(shipment.eligibility, eligible=segments, refusals=left.candidates.refusals)
         shipper.expect(len(segments), sum(segment.size_bytes for segment in segments))
         refusals: list[Refusal] = []
         transactions = TransactionHistory.of(left.candidates.inventory.partition, shipper.sources)
@@ -234,7 +233,7 @@ class _Partition:
                     shipment.failures.append(error)
                     break
                 self._count(segment, shipment)
-        shipment.eligibility = eligibility.also_refusing(refusals)
+        shipment.eligibility = left.candidates.also_refusing(refusals)
 
     def _copy(self, step: tuple[Segment, int | None]) -> CopiedSegment:
         """Have the objects of a segment written, here or on an executor: all that can run in parallel with others."""
