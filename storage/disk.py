@@ -47,11 +47,16 @@ class Dress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileDigest:
-    """Length and digest that identify the bytes of a file."""
+    """Length and digest that identify the bytes of a file or an object."""
 
     size_bytes: int
     sha256: str
     """In hexadecimal."""
+
+    @classmethod
+    def of(cls, body: bytes) -> FileDigest:
+        """Return the digest of ``body``."""
+        return cls(size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
 
 
 def _give(target: int | Path, dress: Dress) -> None:

@@ -274,7 +274,7 @@ def _checked_index(
     if data is None:
         detail = _gone_text(area.locator(topic_partition, index.base_offset, FileKind.TXNINDEX))
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
-    if (len(data), hashlib.sha256(data).hexdigest()) != (index.size_bytes, index.sha256):
+    if FileDigest.of(data) != FileDigest(size_bytes=index.size_bytes, sha256=index.sha256):
         return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
     return replace(decision, size_bytes=index.size_bytes, sha256=index.sha256)
 
@@ -286,7 +286,7 @@ def _read_staged(
     data = area.read(topic_partition, offset)
     if data is None:
         return None, None, _gone_text(area.locator(topic_partition, offset))
-    digest = FileDigest(size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    digest = FileDigest.of(data)
     try:
         return digest, read_snapshot_array(data), None
     except FormatError as error:

@@ -13,7 +13,6 @@ names is garbage.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from contextlib import suppress
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.crc32c import crc32c
+from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 
 if TYPE_CHECKING:
@@ -39,25 +39,14 @@ _VERSION: Final = 1
 _DAMAGED: Final = "record of a repair"
 
 
-class Digest(NamedTuple):
-    """The digest of an object's bytes."""
-
-    size_bytes: int
-    sha256: str
-
-    @classmethod
-    def of(cls, body: bytes) -> Digest:
-        """Return the digest of ``body``."""
-        return cls(len(body), hashlib.sha256(body).hexdigest())
-
-
-class Change(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Change:
     """The replacement of one object; a manifest counts without a claim."""
 
     key: str
-    old: Digest | None
+    old: FileDigest | None
     """None where there was none."""
-    new: Digest
+    new: FileDigest
     """The same as ``old`` of an object that stays, and that nothing names any more."""
 
 
@@ -134,7 +123,7 @@ def named_by_records(store: ObjectStore, found: Iterable[Folder]) -> frozenset[s
 
 def write_record(record: Record) -> bytes:
     """Return the object that holds ``record``."""
-    values = asdict(record) | {"changes": [_change_values(change) for change in record.changes]}
+    values = asdict(record)
     return json.dumps({"version": _VERSION, "record": values, "crc32c": _checksum(values)}).encode()
 
 
@@ -208,9 +197,9 @@ class Version(NamedTuple):
     etag: str | None
 
     @property
-    def digest(self) -> Digest | None:
+    def digest(self) -> FileDigest | None:
         """The digest of its bytes."""
-        return None if self.body is None else Digest.of(self.body)
+        return None if self.body is None else FileDigest.of(self.body)
 
 
 def runs(found: Iterable[Folder]) -> Iterator[str]:
@@ -218,14 +207,9 @@ def runs(found: Iterable[Folder]) -> Iterator[str]:
     yield from dict.fromkeys(folder.run for folder in found)
 
 
-def _change_values(change: Change) -> dict[str, Any]:
-    old = None if change.old is None else change.old._asdict()
-    return {"key": change.key, "old": old, "new": change.new._asdict()}
-
-
 def _change(values: Any) -> Change:  # noqa: ANN401 - JSON
-    old = None if values["old"] is None else Digest(**values["old"])
-    return Change(values["key"], old, Digest(**values["new"]))
+    old = None if values["old"] is None else FileDigest(**values["old"])
+    return Change(values["key"], old, FileDigest(**values["new"]))
 
 
 def _checksum(values: Any) -> str:  # noqa: ANN401 - JSON

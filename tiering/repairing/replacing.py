@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
+from resnap.storage.disk import FileDigest
 from resnap.storage.errors import (
     LockedError,
     ObjectChangedError,
@@ -37,7 +38,6 @@ from resnap.tiering.repairing.originals import (
     REPAIRED,
     UNDONE,
     Change,
-    Digest,
     Version,
     current,
     folders_in,
@@ -139,7 +139,9 @@ class Replacer:
         found = {key: versions.of(key).body for key, _ in (*stays, *writes)}
         if (manifest := found.get(key)) is not None:
             found[key] = without_claim(manifest)
-        changes = [Change(key, Version(found[key], None).digest, Digest.of(body)) for key, body in (*stays, *writes)]
+        changes = [
+            Change(key, Version(found[key], None).digest, FileDigest.of(body)) for key, body in (*stays, *writes)
+        ]
         folder = f"{REPAIRED}/{self.run}/{next(self._numbers):08d}"
         record = replace(record, changes=tuple(changes))
         self._check_free(record, versions)
@@ -231,7 +233,7 @@ class Replacer:
                 raise _taken_error(key)
             back = self._to_restore(folder, record)
             number, change = next(one for one in enumerate(record.changes) if one[1].key == key)
-            is_old = Digest.of(manifest) == change.old
+            is_old = FileDigest.of(manifest) == change.old
             original = manifest if is_old else self._original(folder, number, change) or b""
         except ResnapError:
             self._write(key, manifest, held)
@@ -246,7 +248,7 @@ class Replacer:
 
         """
         manifest = without_claim(found.body or b"")
-        if Digest.of(manifest) in {change.old, change.new}:
+        if FileDigest.of(manifest) in {change.old, change.new}:
             return manifest
         if not is_manifest(manifest) and change.key in self._torn:
             return self._original(folder, number, change)
@@ -336,7 +338,7 @@ class Replacer:
         except ObjectNotFoundError as error:
             what = f"{change.key}: its original, {folder}/{number}, is gone: undo is no longer possible"
             raise NotUndoneError(what, hint="`resnap gc` deletes originals that are older than --older-than") from error
-        if Digest.of(body) != change.old:
+        if FileDigest.of(body) != change.old:
             raise NotUndoneError(f"{change.key}: its original, {folder}/{number}, is damaged")
         return body
 
