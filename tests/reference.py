@@ -27,7 +27,7 @@ from resnap.tiering.judging import readiness
 from resnap.tiering.judging.inventory import SnapshotState
 from resnap.tiering.judging.known_faults import KNOWN_FAULTS, NEWEST_PATCH, Certainty, KnownFault
 from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
-from resnap.tiering.judging.tiering_settings import SettingBlocker, SettingReason
+from resnap.tiering.judging.tiering_settings import SETTING_HINTS, SettingReason
 from resnap.tiering.remote_log.announcement import Stop, StopReason
 
 if TYPE_CHECKING:
@@ -164,11 +164,7 @@ def codes() -> Iterator[str]:
         ("Why a segment is not shipped", Reason, dict(HINTS)),
         ("Whether tiering can be turned on for a partition, or a topic", readiness.Verdict, {}),
         ("What unblocks a partition", UnblockedBy, {}),
-        (
-            "Which setting keeps a broker from tiering",
-            SettingReason,
-            {one: SettingBlocker(reason=one, detail="").hint for one in SettingReason},
-        ),
+        ("Which setting keeps a broker from tiering", SettingReason, dict(SETTING_HINTS)),
         ("Why a segment is not announced", StopReason, {one: Stop(one, 0, "").hint for one in StopReason}),
         ("What became of a staged snapshot", Outcome, {}),
     )

@@ -38,7 +38,7 @@ from resnap.tiering.judging.broker_start import damage_in_files
 from resnap.tiering.judging.inventory import NEVER_TIERED
 from resnap.tiering.judging.known_faults import Severity, met_faults
 from resnap.tiering.judging.readiness import TieringSizes, Verdict, day_of, judge, judge_partition, topic_verdict
-from resnap.tiering.judging.refusal import Reason, UnblockedBy
+from resnap.tiering.judging.refusal import Reason, Stop, UnblockedBy
 from resnap.tiering.judging.tiering_settings import ASKED, LOG_DIRS, broker_setting_blockers, topic_setting_blockers
 from resnap.tiering.selection import high_watermark_of, joined_once, segments_in, select, warn_unmatched
 
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.broker_settings import BrokerSettings
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.readiness import JudgedPartition, Judgement
-    from resnap.tiering.judging.tiering_settings import SettingBlocker
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
 
 _MOST_SHOWN: Final = 3
@@ -142,7 +141,7 @@ class _Judge:
     expiration_ms: int
     high_watermark: int | None
     asked_cluster: bool
-    by_broker: tuple[SettingBlocker, ...] | None
+    by_broker: tuple[Stop, ...] | None
     """What the broker's settings say against tiering; None where they were not given."""
     stored: Collection[str]
     """Topics of which remote storage that was named holds segments."""
@@ -215,7 +214,7 @@ class _Judge:
     def _setting_rows(self, partitions: Sequence[SelectedPartition]) -> list[BlockerRow]:
         live = next((selected.live for selected in partitions), None)
         found = [*(self.by_broker or ()), *(() if live is None else topic_setting_blockers(live))]
-        return [_row_of_all(one.reason.value, one.detail, one.hint) for one in found]
+        return [_row_of_all(stop.reason, stop.detail, stop.hint) for stop in found]
 
     def _not_checked(self, partitions: Sequence[SelectedPartition]) -> Iterator[str]:
         """Yield what there was nothing to judge by."""

@@ -8,9 +8,10 @@ Source: ``RemoteLogManagerConfig``; KIP-405, KIP-950.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
+
+from resnap.tiering.judging.refusal import Stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,25 +43,12 @@ class SettingReason(StrEnum):
     """The cluster gives the topic no id, as before 2.8."""
 
 
-_HINTS: Final = {
+SETTING_HINTS: Final = {
     SettingReason.TIERING_DISABLED: f"set {SYSTEM}=true in server.properties, and restart the broker",
     SettingReason.PLUGIN_NOT_SET: "set it in server.properties as the plugin's own text says, and restart the broker",
     SettingReason.COPYING_PAUSED: "set remote.log.copy.disable=false on the topic when its pause is over",
     SettingReason.TOPIC_WITHOUT_ID: "raise inter.broker.protocol.version to 2.8 or later",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SettingBlocker:
-    """A setting with which no segment is tiered."""
-
-    reason: SettingReason
-    detail: str
-
-    @property
-    def hint(self) -> str:
-        """The operator's next step."""
-        return _HINTS[self.reason]
 
 
 def turn_on_command(topics: Sequence[str], bootstrap_server: str | None, command_config: Path | None) -> str:
@@ -73,23 +61,27 @@ def turn_on_command(topics: Sequence[str], bootstrap_server: str | None, command
     return f'for topic in {shlex.join(topics)}; do {alter} "$topic"; done'
 
 
-def broker_setting_blockers(settings: Mapping[str, str]) -> Iterator[SettingBlocker]:
+def broker_setting_blockers(settings: Mapping[str, str]) -> Iterator[Stop]:
     """Yield the settings of a broker that prevent all tiering; a missing setting is not set."""
     if settings.get(SYSTEM, "").strip().lower() != "true":
         said = settings.get(SYSTEM, "").strip() or "not set"
-        yield SettingBlocker(reason=SettingReason.TIERING_DISABLED, detail=f"{SYSTEM} is {said}, where it must be true")
+        yield _stop_for(SettingReason.TIERING_DISABLED, f"{SYSTEM} is {said}, where it must be true")
         return
     needed = [PLUGIN_CLASS]
     if (settings.get(METADATA_CLASS, "").strip() or _BY_TOPIC) == _BY_TOPIC:
         needed.append(METADATA_LISTENER)
     for name in needed:
         if not settings.get(name, "").strip():
-            yield SettingBlocker(reason=SettingReason.PLUGIN_NOT_SET, detail=f"{name} is not set")
+            yield _stop_for(SettingReason.PLUGIN_NOT_SET, f"{name} is not set")
 
 
-def topic_setting_blockers(topic: TopicFacts) -> Iterator[SettingBlocker]:
+def topic_setting_blockers(topic: TopicFacts) -> Iterator[Stop]:
     """Yield the cluster's settings of a topic that prevent its leaders from tiering it."""
     if topic.topic_id is None:
-        yield SettingBlocker(reason=SettingReason.TOPIC_WITHOUT_ID, detail="the cluster gives the topic no id")
+        yield _stop_for(SettingReason.TOPIC_WITHOUT_ID, "the cluster gives the topic no id")
     if topic.is_tiered and topic.is_copying_paused:
-        yield SettingBlocker(reason=SettingReason.COPYING_PAUSED, detail="remote.log.copy.disable is true")
+        yield _stop_for(SettingReason.COPYING_PAUSED, "remote.log.copy.disable is true")
+
+
+def _stop_for(reason: SettingReason, detail: str) -> Stop:
+    return Stop(reason=reason, detail=detail, hint=SETTING_HINTS[reason])
