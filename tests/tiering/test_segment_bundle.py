@@ -160,7 +160,7 @@ def test_the_padded_indexes_of_a_killed_broker_are_never_shipped(fixture_set: Se
     assert active.index_bytes is not None
     assert active.index_bytes > 10_000_000
     padded = Path(active.sibling("index")).read_bytes()
-    log_end = load_indexes(active).seen.facts.end_offset
+    log_end = load_indexes(active).seen.end_offset
     (directory / f"{log_end:020d}.log").touch()  # now the segment with the padding is a closed one
     found = bodies(bundled(load_partition_dir(directory), active.base_offset))
     assert found["index"] == padded.rstrip(b"\0")[: len(found["index"])]

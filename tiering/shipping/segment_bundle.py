@@ -137,7 +137,7 @@ def new_segment(order: CopyOrder, snapshot: ChosenSnapshot) -> tuple[NewSegment,
     with reporting_change(segment, order.sources):
         indexes = load_indexes(segment, order.sources)
         _check_epochs(segment, epochs, indexes)
-        log = _log_file(indexes.seen.log, order.sources)
+        log = _log_file(indexes.log, order.sources)
     order.check_unchanged()
     bodies = {
         ObjectKind.INDEX: indexes.offset,
@@ -151,7 +151,7 @@ def new_segment(order: CopyOrder, snapshot: ChosenSnapshot) -> tuple[NewSegment,
         path=segment.path,
         base_offset=segment.base_offset,
         next_base_offset=segment.next_base_offset,
-        last_offset=indexes.seen.facts.end_offset - 1,
+        last_offset=indexes.seen.end_offset - 1,
         max_timestamp_ms=indexes.max_timestamp_ms,
         leader_epochs=epochs_in(epochs, segment.base_offset, segment.next_base_offset),
         files=(log, *(_bytes_file(kind, body) for kind, body in bodies.items() if body is not None)),
@@ -294,7 +294,7 @@ def _check_epochs(segment: Segment, known: tuple[LeaderEpoch, ...], indexes: Seg
         LeaderEpochsWrongError: they have others.
 
     """
-    found = contradiction(known, indexes.seen.epochs, segment.base_offset, indexes.seen.facts.end_offset)
+    found = contradiction(known, indexes.seen.epochs, segment.base_offset, indexes.seen.end_offset)
     if found is not None:
         raise LeaderEpochsWrongError(
             f"{segment.path}: {found.format(LEADER_EPOCHS)}", hint=HINTS[Reason.LEADER_EPOCHS_WRONG]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
+    from resnap.tiering.shipping.log_digest import DigestingReader
     from resnap.tiering.shipping.segment_pass import SegmentPass
 
 _T = TypeVar("_T")
@@ -67,7 +68,9 @@ class SegmentIndexes:
     max_timestamp_ms: int
     """Largest of the segment; the log's modification time where no batch has one, as in ``LogSegment``."""
     seen: SegmentPass
-    """What its batches say; the log was read to its end."""
+    """What its batches say."""
+    log: DigestingReader
+    """Read to its end."""
 
 
 class IndexUnusableError(LogDirError):
@@ -89,7 +92,7 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
     unread: list[LogDirError] = []
     claimed = _if_fit(lambda: _read_offsets(segment, sources), unread)
     claimed_times = _if_fit(lambda: read_time_index(sources.read(segment.sibling("timeindex"))), unread)
-    seen = pass_over(segment, claimed or [], claimed_times or [], sources)
+    seen, log = pass_over(segment, claimed or [], claimed_times or [], sources)
     times = claimed_times if claimed_times is not None and _are_of(segment, claimed_times, seen) else None
     is_believed = claimed is not None and (_is_true(claimed, seen) if claimed else _may_be_empty(segment, times))
     offsets = claimed if is_believed else None
@@ -102,7 +105,7 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
         rebuilt_offsets, rebuilt_times = rebuild_indexes(segment, sources=sources)
         offsets = rebuilt_offsets if offsets is None else offsets
         times = rebuilt_times if times is None else times
-    largest_ms = seen.facts.max_timestamp_ms
+    largest_ms = seen.max_timestamp_ms
     aborted = _aborted_transactions(segment, seen.transactions, sources)
     return SegmentIndexes(
         offset=write_offset_index(offsets),
@@ -111,6 +114,7 @@ def load_indexes(segment: Segment, sources: Sources = PLAIN) -> SegmentIndexes:
         aborted=aborted,
         max_timestamp_ms=largest_ms if largest_ms >= 0 else segment.mtime_ns // 1_000_000,
         seen=seen,
+        log=log,
     )
 
 
@@ -170,7 +174,7 @@ def _read_offsets(segment: Segment, sources: Sources) -> list[OffsetIndexEntry] 
 def _are_of(segment: Segment, times: list[TimeIndexEntry], seen: SegmentPass) -> bool:
     """Whether the batches confirm ``times``, and the last one is the largest timestamp of the segment."""
     newest = times[-1] if times else TimeIndexEntry(-1, 0)
-    is_newest = newest.timestamp == seen.facts.max_timestamp_ms and _is_inside(segment, newest.relative_offset)
+    is_newest = newest.timestamp == seen.max_timestamp_ms and _is_inside(segment, newest.relative_offset)
     return is_newest and (seen.has_legacy or seen.confirmed_times == len(times))
 
 

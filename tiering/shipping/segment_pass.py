@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 class SegmentPass(NamedTuple):
     """The result of a pass over the headers."""
 
-    facts: ScanFacts
+    end_offset: int
+    max_timestamp_ms: int
+    """-1 where no batch has one."""
     confirmed_offsets: int
     """Entries of the offset index that point at a batch and are not below it."""
     confirmed_times: int
@@ -46,7 +48,6 @@ class SegmentPass(NamedTuple):
     has_legacy: bool
     """Messages are there that have no batch header."""
     transactions: SegmentTransactions
-    log: DigestingReader
 
 
 def transactions_of(segment: Segment, sources: Sources = PLAIN) -> SegmentTransactions:
@@ -68,8 +69,8 @@ def pass_over(
     offsets: Sequence[OffsetIndexEntry],
     times: Sequence[TimeIndexEntry],
     sources: Sources = PLAIN,
-) -> SegmentPass:
-    """Read all headers, and find those that the entries of both indexes name.
+) -> tuple[SegmentPass, DigestingReader]:
+    """Read all headers, and find those that the entries of both indexes name; also return the log, read to its end.
 
     Raises:
         FormatError: the segment is damaged.
@@ -93,15 +94,16 @@ def pass_over(
             _take_transactions(reader, block, transactions)
             _take_epochs(block.headers, epochs)
         reader.finish()
-    return SegmentPass(
-        facts,
-        claims.confirmed_offsets,
-        claims.confirmed_times,
-        tuple(epochs),
-        batches != facts.batches,
-        transactions,
-        reader,
+    seen = SegmentPass(
+        end_offset=facts.end_offset,
+        max_timestamp_ms=facts.max_timestamp_ms,
+        confirmed_offsets=claims.confirmed_offsets,
+        confirmed_times=claims.confirmed_times,
+        epochs=tuple(epochs),
+        has_legacy=batches != facts.batches,
+        transactions=transactions,
     )
+    return seen, reader
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
 
@@ -55,12 +54,14 @@ def choose_snapshot(
 
     """
     in_window = result.coverage is Coverage.WINDOW
-    own = _own_entries(result, sources)
-    if own is not None:
-        how = SnapshotHow.PROVEN if in_window and own.is_proven else SnapshotHow.KEPT
-        body = own.data if as_found else snapshot_bytes(own.entries.values())
-        return ChosenSnapshot(body=body, origin=_origin(result, rules, how, len(own.entries)))
-    return rebuilt_snapshot(topic_partition, result, rules, staged)
+    own = _own_snapshot(result, sources)
+    if own is None or result.comparison is None:
+        return rebuilt_snapshot(topic_partition, result, rules, staged)
+    entries = read_snapshot(own)
+    is_proven = in_window and result.comparison.verdict is Verdict.PROVEN
+    how = SnapshotHow.PROVEN if is_proven else SnapshotHow.KEPT
+    body = own if as_found else snapshot_bytes(entries.values())
+    return ChosenSnapshot(body=body, origin=_origin(result, rules, how, len(entries)))
 
 
 def rebuilt_snapshot(
@@ -74,17 +75,8 @@ def rebuilt_snapshot(
     )
 
 
-class _Own(NamedTuple):
-    """The broker's own snapshot."""
-
-    data: bytes
-    entries: dict[int, ProducerEntry]
-    is_proven: bool
-    """Whether batches prove every entry, instead of only contradicting none."""
-
-
-def _own_entries(result: BoundaryResult, sources: Sources) -> _Own | None:
-    """Return the broker's own entries if the replay contradicts none of them and the file is unchanged."""
+def _own_snapshot(result: BoundaryResult, sources: Sources) -> bytes | None:
+    """Return the broker's own snapshot if the replay contradicts none of its entries and the file is unchanged."""
     path, comparison = result.boundary.existing, result.comparison
     if path is None or comparison is None or comparison.verdict not in {Verdict.PROVEN, Verdict.UNPROVEN}:
         return None
@@ -92,8 +84,7 @@ def _own_entries(result: BoundaryResult, sources: Sources) -> _Own | None:
         data = sources.read(path)
     except (LogDirError, ObjectNotFoundError):
         return None
-    is_same = hashlib.sha256(data).hexdigest() == comparison.sha256
-    return _Own(data, read_snapshot(data), comparison.verdict is Verdict.PROVEN) if is_same else None
+    return data if hashlib.sha256(data).hexdigest() == comparison.sha256 else None
 
 
 def _staged(topic_partition: TopicPartition, result: BoundaryResult, staged: ObjectStore) -> bytes:

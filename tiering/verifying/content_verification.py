@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, StoreAccessError, in_file
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
+    from resnap.tiering.shipping.segment_pass import SegmentPass
     from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 NOT_READABLE: Final = ": cannot be read: "
@@ -42,19 +42,6 @@ class PartitionSeen:
     epochs: EpochsSeen = field(default_factory=EpochsSeen)
 
 
-class BatchesSeen(NamedTuple):
-    """The facts from reading a segment for its indexes, without the indexes themselves."""
-
-    epochs: tuple[LeaderEpoch, ...]
-    """Leader epochs of the batches, each time another one appears."""
-    has_legacy: bool
-    """Messages are there that have no batch header."""
-    end_offset: int
-    max_timestamp_ms: int
-    aborted: tuple[AbortedTxn, ...]
-    transactions: SegmentTransactions
-
-
 @dataclass(slots=True, kw_only=True)
 class SegmentContent:
     """The content of a segment's files, each read separately; a plain value, so that executors can read them."""
@@ -65,7 +52,9 @@ class SegmentContent:
     """What is wrong with offset and time index; with any where ``batches`` is None."""
     beside: list[str] = field(default_factory=list)
     """What is wrong with the snapshot and the leader epochs."""
-    batches: BatchesSeen | None = None
+    batches: SegmentPass | None = None
+    aborted: tuple[AbortedTxn, ...] = ()
+    """The entries of the transaction index."""
     checkpoint: tuple[LeaderEpoch, ...] | None = None
     """Leader epochs; None where they cannot be read."""
 
@@ -107,7 +96,7 @@ def judge(files: SegmentFiles, content: SegmentContent, seen: PartitionSeen) -> 
         problems += _said_otherwise(files, batches, content.checkpoint, seen)
         if not content.of_indexes:
             with _note_problems(files.segment.sibling("index"), problems):
-                undecided = seen.transactions.check(files.segment, batches.transactions, batches.aborted)
+                undecided = seen.transactions.check(files.segment, batches.transactions, content.aborted)
     problems += (*content.of_indexes, *content.beside)
     return Findings(tuple(dict.fromkeys(problems)), undecided)  # a damaged manifest damages every file
 
@@ -132,14 +121,7 @@ def not_readable(where: str, error: StoreAccessError) -> str:
 def _read_indexes(segment: Segment, sources: Sources, content: SegmentContent) -> None:
     """Check that the indexes match the batches: an index that would be rebuilt for shipping does not."""
     good = load_indexes(segment, sources)
-    content.batches = BatchesSeen(
-        epochs=good.seen.epochs,
-        has_legacy=good.seen.has_legacy,
-        end_offset=good.seen.facts.end_offset,
-        max_timestamp_ms=good.seen.facts.max_timestamp_ms,
-        aborted=good.aborted,
-        transactions=good.seen.transactions,
-    )
+    content.batches, content.aborted = good.seen, good.aborted
     for suffix, body in {"index": good.offset, "timeindex": good.time}.items():
         if sources.read(segment.sibling(suffix)) != body:
             raise FormatError(f"{suffix} of the segment", position=0, expected="entries that match its batches",
@@ -154,7 +136,7 @@ def _read_log(segment: Segment, sources: Sources, check_wanted: Callable[[], Non
 
 
 def _said_otherwise(
-    files: SegmentFiles, batches: BatchesSeen, checkpoint: tuple[LeaderEpoch, ...] | None, seen: PartitionSeen
+    files: SegmentFiles, batches: SegmentPass, checkpoint: tuple[LeaderEpoch, ...] | None, seen: PartitionSeen
 ) -> Iterator[str]:
     """Yield what the leader epoch checkpoint, or the manifest, has that the batches contradict."""
     segment, said = files.segment, files.said
