@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from resnap.tiering.cluster.replica_comparison import ReplicaState
 from resnap.tiering.judging.readiness import Verdict, topic_verdict
-from resnap.tiering.judging.refusal import Reason, UnblockedBy
+from resnap.tiering.judging.refusal import Reason, Stop, UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -257,9 +257,19 @@ class GateReason(StrEnum):
     """A replica without its producer state would take over the lead."""
 
 
+_HINTS: Final = {
+    GateReason.BROKER_DOWN: "wait until it runs, or take it out of the [[fleet]] tables and of the topics' replicas",
+    GateReason.OFFLINE: "wait until another replica is in sync; a topic with one replica goes offline in any case",
+    GateReason.BELOW_MIN_IN_SYNC: "wait until more replicas are in sync, or lower min.insync.replicas of the topic",
+    GateReason.UNDER_REPLICATED: "wait until all replicas are in sync",
+    GateReason.NOT_STAGED: "have the broker's own service make them, or exclude the topic with --exclude-topic",
+    GateReason.LOST_STATE_WOULD_LEAD: "move leadership to another replica first; docs/lost-producer-state.md",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateFacts:
-    """The facts that the answer depends on."""
+class Gate:
+    """Whether a broker may be stopped now: only without any obstacle, and if nothing is unknown."""
 
     broker_id: int
     running: frozenset[int]
@@ -275,73 +285,44 @@ class GateFacts:
     wants: Callable[[str], bool] = field(default=lambda _: True)
     """Whether snapshots of a topic must exist."""
 
+    def obstacles(self) -> list[Stop]:
+        """Return the reasons against stopping the broker."""
+        return [*self._down(), *self._in_sync(), *self._not_staged(), *self._lost_state_would_lead()]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Obstacle:
-    """One reason against stopping the broker."""
+    def unknown(self) -> tuple[str, ...]:
+        """Return what is unknown of its partitions, each once."""
+        return tuple(dict.fromkeys(self._unknown()))
 
-    reason: GateReason
-    detail: str
+    @property
+    def _own(self) -> list[PartitionReplicas]:
+        """The partitions with a replica on the broker."""
+        return [place for place in self.places if self.broker_id in place.replicas]
 
+    def _down(self) -> Iterator[Stop]:
+        known = {broker for place in self.places for broker in place.replicas}
+        known |= {broker.broker_id for broker in self.brokers}
+        for broker in sorted(known - self.running - {self.broker_id}):
+            yield _obstacle(GateReason.BROKER_DOWN, f"broker {broker} does not run")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateAnswer:
-    """Whether the broker may be stopped: only without any obstacle or unknown."""
-
-    obstacles: tuple[Obstacle, ...]
-    unknown: tuple[str, ...]
-
-
-HINTS: Final = {
-    GateReason.BROKER_DOWN: "wait until it runs, or take it out of the [[fleet]] tables and of the topics' replicas",
-    GateReason.OFFLINE: "wait until another replica is in sync; a topic with one replica goes offline in any case",
-    GateReason.BELOW_MIN_IN_SYNC: "wait until more replicas are in sync, or lower min.insync.replicas of the topic",
-    GateReason.UNDER_REPLICATED: "wait until all replicas are in sync",
-    GateReason.NOT_STAGED: "have the broker's own service make them, or exclude the topic with --exclude-topic",
-    GateReason.LOST_STATE_WOULD_LEAD: "move leadership to another replica first; docs/lost-producer-state.md",
-}
-
-
-def gate(facts: GateFacts) -> GateAnswer:
-    """Return whether the broker may be stopped now, and the reasons against it."""
-    own = [place for place in facts.places if facts.broker_id in place.replicas]
-    judged = _Judged(facts=facts, own=own)
-    obstacles = [*judged.down(), *judged.in_sync(), *judged.not_staged(), *judged.lost_state_would_lead()]
-    return GateAnswer(obstacles=tuple(obstacles), unknown=tuple(dict.fromkeys(judged.unknown())))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Judged:
-    """Applies the rules to the partitions with a replica on the broker."""
-
-    facts: GateFacts
-    own: Sequence[PartitionReplicas]
-
-    def down(self) -> Iterator[Obstacle]:
-        known = {broker for place in self.facts.places for broker in place.replicas}
-        known |= {broker.broker_id for broker in self.facts.brokers}
-        for broker in sorted(known - self.facts.running - {self.facts.broker_id}):
-            yield Obstacle(reason=GateReason.BROKER_DOWN, detail=f"broker {broker} does not run")
-
-    def in_sync(self) -> Iterator[Obstacle]:
+    def _in_sync(self) -> Iterator[Stop]:
         """Yield the partitions that would have too few in-sync replicas without it; each counts once."""
         found: dict[GateReason, list[TopicPartition]] = {
             reason: [] for reason in (GateReason.OFFLINE, GateReason.BELOW_MIN_IN_SYNC, GateReason.UNDER_REPLICATED)
         }
-        for place in self.own:
+        for place in self._own:
             left = len(self._remaining_isr(place))
             others = len(place.replicas) - 1
             if not left:
                 found[GateReason.OFFLINE].append(place.topic_partition)
-            elif left < self.facts.min_in_sync.get(place.topic_partition.topic, 0):
+            elif left < self.min_in_sync.get(place.topic_partition.topic, 0):
                 found[GateReason.BELOW_MIN_IN_SYNC].append(place.topic_partition)
             elif left < others:
                 found[GateReason.UNDER_REPLICATED].append(place.topic_partition)
         for reason, partitions in found.items():
             if partitions:
-                yield Obstacle(reason=reason, detail=f"{_IN_SYNC[reason]}: {first_of(partitions)}")
+                yield _obstacle(reason, f"{_IN_SYNC[reason]}: {first_of(partitions)}")
 
-    def not_staged(self) -> Iterator[Obstacle]:
+    def _not_staged(self) -> Iterator[Stop]:
         lacking = [
             place.topic_partition
             for place, replica in self._replicas()
@@ -349,11 +330,11 @@ class _Judged:
         ]
         if lacking:
             detail = f"snapshots are missing, and none are made: {first_of(lacking)}"
-            yield Obstacle(reason=GateReason.NOT_STAGED, detail=detail)
+            yield _obstacle(GateReason.NOT_STAGED, detail)
 
-    def lost_state_would_lead(self) -> Iterator[Obstacle]:
-        lost = {(one.topic_partition, one.broker_id) for one in self.facts.findings if one.state is ReplicaState.LOST}
-        by_id = {one.broker_id: one for one in self.facts.brokers}
+    def _lost_state_would_lead(self) -> Iterator[Stop]:
+        lost = {(one.topic_partition, one.broker_id) for one in self.findings if one.state is ReplicaState.LOST}
+        by_id = {one.broker_id: one for one in self.brokers}
         found: dict[int, list[TopicPartition]] = {}
         for place, successor in self._successions():
             name, broker = place.topic_partition, by_id.get(successor)
@@ -362,43 +343,47 @@ class _Judged:
                 found.setdefault(successor, []).append(name)
         for successor, partitions in sorted(found.items()):
             detail = f"broker {successor} has lost producer state, and would lead {first_of(partitions)}"
-            yield Obstacle(reason=GateReason.LOST_STATE_WOULD_LEAD, detail=detail)
+            yield _obstacle(GateReason.LOST_STATE_WOULD_LEAD, detail)
 
-    def unknown(self) -> Iterator[str]:
+    def _unknown(self) -> Iterator[str]:
         """Yield what is unknown: services that do not answer, replicas that were not scanned, or not compared."""
-        yield from (broker.error for broker in self.facts.brokers if broker.error is not None)
-        if all(broker.error is None for broker in self.facts.brokers if broker.broker_id == self.facts.broker_id):
+        yield from (broker.error for broker in self.brokers if broker.error is not None)
+        if all(broker.error is None for broker in self.brokers if broker.broker_id == self.broker_id):
             unseen = [place.topic_partition for place, replica in self._replicas() if replica is None]
             if unseen:
-                yield f"broker {self.facts.broker_id}: its service has not seen {first_of(unseen)}"
-        topics = {place.topic_partition.topic for place in self.own} - self.facts.min_in_sync.keys()
+                yield f"broker {self.broker_id}: its service has not seen {first_of(unseen)}"
+        topics = {place.topic_partition.topic for place in self._own} - self.min_in_sync.keys()
         if topics:
             yield f"the cluster does not report min.insync.replicas of {min(topics)}"
         successors = {place.topic_partition: successor for place, successor in self._successions()}
-        for one in self.facts.findings:
-            concerned = {None, self.facts.broker_id, successors.get(one.topic_partition)}
+        for one in self.findings:
+            concerned = {None, self.broker_id, successors.get(one.topic_partition)}
             if one.state is ReplicaState.UNKNOWN and one.topic_partition in successors and one.broker_id in concerned:
                 yield f"producer state of {one.topic_partition}: {one.why}"
 
     def _remaining_isr(self, place: PartitionReplicas) -> list[int]:
         """Return the in-sync replicas without the broker, in the order in which they become leader."""
-        gone = {self.facts.broker_id}
-        return [one for one in place.replicas if one in place.in_sync and one in self.facts.running and one not in gone]
+        others = (broker for broker in place.replicas if broker != self.broker_id)
+        return [broker for broker in others if broker in place.in_sync and broker in self.running]
 
     def _successions(self) -> Iterator[tuple[PartitionReplicas, int]]:
         """Yield the partitions that it leads, with their next leader."""
-        for place in self.own:
+        for place in self._own:
             left = self._remaining_isr(place)
-            if place.leader == self.facts.broker_id and left:
+            if place.leader == self.broker_id and left:
                 yield place, left[0]
 
     def _replicas(self) -> Iterator[tuple[PartitionReplicas, Replica | None]]:
         """Yield its replicas of the selected topics, as its service has scanned them."""
-        topics = next((broker.topics for broker in self.facts.brokers if broker.broker_id == self.facts.broker_id), {})
-        for place in self.own:
+        topics = next((broker.topics for broker in self.brokers if broker.broker_id == self.broker_id), {})
+        for place in self._own:
             name = place.topic_partition
-            if self.facts.wants(name.topic):
+            if self.wants(name.topic):
                 yield place, topics.get(name.topic, {}).get(name.partition)
+
+
+def _obstacle(reason: GateReason, detail: str) -> Stop:
+    return Stop(reason=reason, detail=detail, hint=_HINTS[reason])
 
 
 _STAGED: Final = {None, UnblockedBy.INSTALL, UnblockedBy.ANNOUNCE}

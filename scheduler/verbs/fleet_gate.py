@@ -19,7 +19,7 @@ from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.replicas import check_of
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster.live_replicas import LiveBrokers
-from resnap.tiering.fleet import HINTS, GateFacts, gate
+from resnap.tiering.fleet import Gate
 from resnap.tiering.selection import matches
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding
-    from resnap.tiering.fleet import GateAnswer
+    from resnap.tiering.judging.refusal import Stop
 
 _HINT: Final = "make sure that it answers, then run this command again: without its answer, do not stop the broker"
 _MIN: Final = "min.insync.replicas"
@@ -71,7 +71,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
         check_topics(settings.topics, places)
         topics = {place.topic_partition.topic for place in places if request.broker in place.replicas}
         described = cluster.topic_settings(topics)
-        facts = GateFacts(
+        gate = Gate(
             broker_id=request.broker,
             running=frozenset(cluster.broker_ids()),
             brokers=brokers,
@@ -80,7 +80,7 @@ def run(request: Asked, context: Context) -> Iterator[Result]:
             findings=findings,
             wants=is_meant(settings),
         )
-    yield from results(gate(facts))
+    yield from results(gate.obstacles(), gate.unknown())
 
 
 def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> None:
@@ -95,11 +95,11 @@ def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> N
         raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all topics count")
 
 
-def results(answer: GateAnswer) -> Iterator[Result]:
+def results(obstacles: Iterable[Stop], unknown: Iterable[str]) -> Iterator[Result]:
     """Yield each reason against it, then what is not known."""
-    for obstacle in answer.obstacles:
+    for obstacle in obstacles:
         yield Reported(what=obstacle)
-    yield Result(faults=tuple(ClusterError(f"not known: {why}", hint=_HINT) for why in answer.unknown))
+    yield Result(faults=tuple(ClusterError(f"not known: {why}", hint=_HINT) for why in unknown))
 
 
 def _places(cluster: Cluster, context: Context) -> Sequence[PartitionReplicas]:
@@ -119,7 +119,7 @@ class GateRow(TypedDict):
 
     reason: Annotated[str, Column(title="REASON")]
     detail: Annotated[str, Column(title="DETAIL")]
-    hint: Annotated[str, lambda one: HINTS[one.reason], Column(title="WHAT TO DO")]
+    hint: Annotated[str, Column(title="WHAT TO DO")]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.fleet_gate import GateView, results
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding, ReplicaState
-from resnap.tiering.fleet import BrokerReplicas, GateAnswer, GateFacts, GateReason, Obstacle, Replica, gate
+from resnap.tiering.fleet import BrokerReplicas, Gate, GateReason, Replica
 from resnap.tiering.judging.readiness import Verdict
-from resnap.tiering.judging.refusal import UnblockedBy
+from resnap.tiering.judging.refusal import Stop, UnblockedBy
 from tests import schemas
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ LOST: Final = Replica(
     Verdict.BLOCKED, UnblockedBy.OTHER, "lost-producer-state", "9001 is not known", "keep it from leading", 0
 )
 SERVICES: Final = tuple(BrokerReplicas(broker_id=one, topics={"t": {0: READY}}) for one in (1, 2, 3))
-FINE: Final = GateFacts(
+FINE: Final = Gate(
     broker_id=1,
     running=frozenset({1, 2, 3}),
     brokers=SERVICES,
@@ -88,10 +88,9 @@ def test_a_broker_may_be_stopped_only_if_nothing_suffers() -> None:
         ("it does not lead", {"places": placed(1, 2, 3, leader=3), "findings": found(2, lost)}, []),
         ("one lags", {"findings": found(3, lagging)}, []),
     ):  # fmt: skip
-        facts = replace(FINE, **changed)
-        answer = gate(facts)
-        assert [one.reason for one in answer.obstacles] == wanted, what
-        assert answer.unknown == (), what
+        gate = replace(FINE, **changed)
+        assert [one.reason for one in gate.obstacles()] == wanted, what
+        assert gate.unknown() == (), what
 
 
 def test_what_is_not_known_is_never_taken_for_well() -> None:
@@ -109,22 +108,21 @@ def test_what_is_not_known_is_never_taken_for_well() -> None:
         ("the one after that did not", {"findings": found(3, unknown)}, ()),
         ("nothing was compared", {"findings": found(None, unknown)}, ("producer state of t-0: no answer",)),
     ):
-        facts = replace(FINE, **changed)  # type: ignore[arg-type]
-        answer = gate(facts)
-        assert (answer.obstacles, answer.unknown) == ((), wanted), what
+        gate = replace(FINE, **changed)  # type: ignore[arg-type]
+        assert (gate.obstacles(), gate.unknown()) == ([], wanted), what
 
 
 def test_reasons_beat_what_is_not_known_and_that_beats_yes(capsys: pytest.CaptureFixture[str]) -> None:
-    reason = Obstacle(reason=GateReason.OFFLINE, detail="no other replica is in sync: t-0")
+    reason = Stop(reason=GateReason.OFFLINE, detail="no other replica is in sync: t-0", hint="wait")
     for obstacles, unknown, code in (([reason], ["silent"], 4), ([reason], [], 4), ([], ["silent"], 16), ([], [], 0)):
         said = io.StringIO()
         failures = Failures(said)
         context = Invocation(settings=Settings(), flags={}, output=Output("json"), failures=failures)
         view = GateView(broker_id=2)
-        context.show(results(GateAnswer(obstacles=tuple(obstacles), unknown=tuple(unknown))), view)
+        context.show(results(obstacles, unknown), view)
         assert failures.exit_code(view.exit_code) == code
         document = json.loads(capsys.readouterr().out)
         schemas.check("fleet-gate", document)
-        assert [one["reason"] for one in document["reasons"]] == [one.reason.value for one in obstacles]
+        assert [one["reason"] for one in document["reasons"]] == [one.reason for one in obstacles]
         assert (document["summary"]["broker"], document["summary"]["mayStop"]) == (2, code == 0)
         assert [f"not known: {one}" in said.getvalue() for one in unknown] == [True] * len(unknown)
