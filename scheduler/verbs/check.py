@@ -34,7 +34,7 @@ from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import first_of, human_bytes
 from resnap.tiering.cluster.broker_settings import describe_brokers
-from resnap.tiering.judging.broker_start import damage_in_files
+from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.inventory import NEVER_TIERED
 from resnap.tiering.judging.known_faults import Severity, met_faults
 from resnap.tiering.judging.readiness import TieringSizes, Verdict, day_of, judge, judge_partition, topic_verdict

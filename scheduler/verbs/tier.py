@@ -56,7 +56,7 @@ from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, counted, human_bytes, human_count, second, some
-from resnap.tiering.judging.broker_start import damage_in_files
+from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, HINTS, Reason
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import looked_at

@@ -44,7 +44,7 @@ from resnap.storage.layouts.segments import (
     known_topic_id,
 )
 from resnap.storage.layouts.stored_log import (
-    Found,
+    ListedSegment,
     LogSegment,
     closed_segment,
     end_snapshot,
@@ -288,10 +288,10 @@ def read_segment(store: ObjectStore, of: TieredSegment) -> LogSegment:
     )
 
 
-def found_segment(store: ObjectStore, of: TieredSegment) -> Found | None:
+def found_segment(store: ObjectStore, of: TieredSegment) -> ListedSegment | None:
     """Return the segment, or the reason why it cannot be read; None if its objects were deleted since the listing."""
     path = StorePath(store.url) / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
-    found = Found(of.topic_partition, of.topic_id, of.base_offset, path, None)
+    found = ListedSegment(of.topic_partition, of.topic_id, of.base_offset, path, None)
     try:
         return found._replace(segment=read_segment(store, of))
     except ObjectNotFoundError:
@@ -332,7 +332,7 @@ def _last_indexed(store: ObjectStore, index: ObjectInfo) -> int:
     return max(entry.position, 0)
 
 
-def chain_to_read(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogSegment]:
+def chain_to_read(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> list[LogSegment]:
     """Return the segments to read; a damaged one is an error if no other one begins at its offset.
 
     Raises:
@@ -340,8 +340,8 @@ def chain_to_read(topic_partition: TopicPartition, found: Sequence[Found]) -> li
         VerificationError: the segments are of two histories, or leave a gap.
 
     """
-    begins = {garbage.base_offset for garbage in found if garbage.error is None}
-    wanted = [garbage for garbage in found if garbage.error is None or garbage.base_offset not in begins]
+    begins = {listed.base_offset for listed in found if listed.error is None}
+    wanted = [listed for listed in found if listed.error is None or listed.base_offset not in begins]
     return whole_chain(topic_partition, wanted, hint=HINT)
 
 

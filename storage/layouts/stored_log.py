@@ -37,7 +37,7 @@ class LogSegment(NamedTuple):
     """The locator of the leader epochs up to its end; None if there are none."""
 
 
-class Found(NamedTuple):
+class ListedSegment(NamedTuple):
     """A segment that a layout has found: as it was read, or the reason why it cannot be read."""
 
     topic_partition: TopicPartition
@@ -52,8 +52,8 @@ class Found(NamedTuple):
 
 def stored_log_dir(
     root: StorePath,
-    found: Iterable[Found],
-    chain: Callable[[TopicPartition, Sequence[Found]], Sequence[LogSegment]],
+    found: Iterable[ListedSegment],
+    chain: Callable[[TopicPartition, Sequence[ListedSegment]], Sequence[LogSegment]],
     *,
     topic_ids: Mapping[str, str] | None,
     url_of_one: str,
@@ -71,7 +71,7 @@ def stored_log_dir(
 
     """
     found = list(found)
-    known = [garbage.segment.facts for garbage in found if garbage.segment is not None]
+    known = [listed.segment.facts for listed in found if listed.segment is not None]
     clusters, brokers = ({of(one) for one in known} for of in (attrgetter("cluster_id"), attrgetter("broker_id")))
     if len(clusters) > 1:
         names = sorted(str(cluster) for cluster in clusters)
@@ -101,14 +101,14 @@ def stored_log_dir(
 
 
 def _one_of_each_name(
-    found: Iterable[Found], chosen: Mapping[str, str], url: str
-) -> Iterator[tuple[TopicPartition, Sequence[Found], ResnapError | None]]:
+    found: Iterable[ListedSegment], chosen: Mapping[str, str], url: str
+) -> Iterator[tuple[TopicPartition, Sequence[ListedSegment], ResnapError | None]]:
     """Yield partitions with their segments: of several topics of a name those of the selected one, or an error."""
-    partitions: dict[TopicPartition, dict[str, list[Found]]] = {}
+    partitions: dict[TopicPartition, dict[str, list[ListedSegment]]] = {}
     ids: dict[str, set[str]] = {}
-    for garbage in found:
-        partitions.setdefault(garbage.topic_partition, {}).setdefault(garbage.topic_id, []).append(garbage)
-        ids.setdefault(garbage.topic_partition.topic, set()).add(garbage.topic_id)
+    for listed in found:
+        partitions.setdefault(listed.topic_partition, {}).setdefault(listed.topic_id, []).append(listed)
+        ids.setdefault(listed.topic_partition.topic, set()).add(listed.topic_id)
     for topic_partition, by_id in sorted(partitions.items()):
         several, choice = sorted(ids[topic_partition.topic]), chosen.get(topic_partition.topic)
         if len(several) == 1 or choice in several:
@@ -163,17 +163,17 @@ def end_snapshot(of: ManifestFacts, path: str, info: ObjectInfo, size_bytes: int
     )
 
 
-def all_read(found: Iterable[Found]) -> list[LogSegment]:
+def all_read(found: Iterable[ListedSegment]) -> list[LogSegment]:
     """Return the segments of a partition; raises the error of the first one that cannot be read."""
     segments = []
-    for garbage in found:
-        if garbage.error is not None:
-            raise garbage.error
-        segments += [] if garbage.segment is None else [garbage.segment]
+    for listed in found:
+        if listed.error is not None:
+            raise listed.error
+        segments += [] if listed.segment is None else [listed.segment]
     return segments
 
 
-def whole_chain(topic_partition: TopicPartition, found: Iterable[Found], *, hint: str) -> list[LogSegment]:
+def whole_chain(topic_partition: TopicPartition, found: Iterable[ListedSegment], *, hint: str) -> list[LogSegment]:
     """Return the segments to read, in offset order: every offset exactly once.
 
     Of several that end at one offset the one made last is read.

@@ -10,8 +10,9 @@ import pytest
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.judging.broker_blockers import broker_blockers, lost_records
-from resnap.tiering.judging.broker_start import broker_start, damage_in_files
+from resnap.tiering.judging.broker_start import broker_start
 from resnap.tiering.judging.eligibility import before_replay
+from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.inventory import take_inventory, take_partition_inventory
 from resnap.tiering.judging.refusal import Reason
 from tests.scheduler.files import file_at

@@ -30,8 +30,7 @@ from resnap.tiering.deleting import Limits, collect, delete_beyond, find_garbage
 from resnap.tiering.repairing.originals import RECORD, Record, folders_in, read_record
 from resnap.tiering.repairing.replacing import Replacer, SegmentGoneError, Versions
 from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.publication import publish
-from resnap.tiering.shipping.segment_copy import upload
+from resnap.tiering.shipping.segment_copy import publish, upload
 from tests.cases import mostly_slow
 from tests.storage.layouts.manifests import stored
 from tests.tiering.shipping import LATER_MS, UPGRADED, manifest_keys

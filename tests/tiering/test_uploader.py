@@ -27,9 +27,8 @@ from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.shipping.delivery import Delivery, Proof
-from resnap.tiering.shipping.publication import publish
 from resnap.tiering.shipping.segment_bundle import CopyOrder, EpochHistory, SegmentChangedError
-from resnap.tiering.shipping.segment_copy import upload
+from resnap.tiering.shipping.segment_copy import publish, upload
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.verifying.verification import StoreReader
 from tests.tiering.shipping import (

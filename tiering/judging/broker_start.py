@@ -1,4 +1,4 @@
-"""What a stock broker does with the files of a partition when it starts, and damage in them that it meets later.
+"""Says what a stock broker does with the files of a partition when it starts.
 
 It recovers a segment that has no offset index, and one whose transaction index has an entry that ends below it. For
 that it deletes the snapshots above the base offset of the segment, also those that were just installed. It writes new
@@ -10,40 +10,26 @@ brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_damaged_topics.py``).
 
 Source: ``LogLoader.loadSegmentFiles``, ``LogLoader.recoverSegment``, ``LogSegment.sanityCheck``,
 ``TransactionIndex.sanityCheck``, ``ProducerStateManager.truncateAndReload``.
-
-Damage inside the files of local segments that their sizes do not show, found by one small read for most of them.
-
-``check`` and dry runs alone read this; scheduled scans open no index. A log that ends before its offset index does, or
-inside its last batch, has lost records, and so has one whose last batch ends before the next segment begins, unless it
-was compacted once. So of each closed log what follows the last entry of its index is read, some 4 KiB; of a time index
-something only where it has more entries than the offset index allows.
-
-Source: ``RemoteIndexCache``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``; ``LogSegment.append``.
 """
 
 from __future__ import annotations
 
-import struct
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, LogDirError, UsageError
-from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.indexes import (
-    OFFSET_ENTRY,
-    TIME_ENTRY,
     TRANSACTION_ENTRY,
     TRANSACTION_VERSION,
     read_transaction_index,
 )
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import FileKind
-from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
+from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.sources.files import GONE
-from resnap.tiering.judging.inventory import checkpoint_damage, checkpointed_epochs, first_leader_epoch
+from resnap.tiering.judging.inventory import checkpoint_damage
 from resnap.tiering.judging.refusal import Reason, Refusal, Stop, refusal_of, refuse, stop_for
 
 if TYPE_CHECKING:
@@ -240,149 +226,3 @@ def _of_transaction_index(
             detail = f"{path} has an entry at byte {at} that ends at offset {last_offset}, below its segment"
             return stop_for(Reason.INDEX_UNUSABLE, detail)
     return None
-
-
-_BATCH_START: Final = struct.Struct(">qiiBIhi")
-"""Base offset, length, leader epoch, magic, checksum, attributes and last offset delta of a batch."""
-_LOG_OVERHEAD: Final = 12
-_FIRST_MAGIC_WITH_HEADER: Final = 2
-_MOST_BLOCKS: Final = 100
-"""Blocks of headers that are read at the end of a log: more follow no entry of an index."""
-_BLOCK_BYTES: Final = 8_192
-"""As many bytes as batches without an entry of an index have, and one more batch."""
-_LOST: Final = "records are lost here, and brokers ship it all the same"
-
-
-def damage_in_files(partition: PartitionDir, sources: Sources) -> Iterator[Refusal]:
-    """Yield what is wrong inside the files of the local segments, including the active one."""
-    if not isinstance(partition.path, Path):
-        return
-    yield from _by_leader_epochs(partition, sources)
-    for segment in partition.segments:
-        end = segment.next_base_offset
-        if partition.is_local(segment.base_offset) and (end is None or end > partition.log_start_offset):
-            try:
-                yield from _by_offset_index(segment, sources, may_have_gaps=partition.cleaner_offset is not None)
-                yield from _by_time_index(segment, sources)
-            except GONE:
-                continue
-            except LogDirError as error:
-                yield refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint)
-
-
-def _by_leader_epochs(partition: PartitionDir, sources: Sources) -> Iterator[Refusal]:
-    """Yield the closed segments whose first batch is of another leader epoch than the checkpoint says.
-
-    Both rise with the offsets: of the segments between two entries of the checkpoint the first and the last one show
-    whether all are right.
-    """
-    try:
-        said = checkpointed_epochs(partition.leader_epochs, sources)
-    except LogDirError:
-        said = ()  # it is reported where it is needed
-    if not said:
-        return
-    judged = (
-        segment
-        for segment in partition.segments
-        if segment.next_base_offset is not None
-        and segment.next_base_offset > partition.log_start_offset
-        and partition.is_local(segment.base_offset)
-        and segment.base_offset >= said[0].start_offset
-    )
-    for stated, segments in groupby(judged, lambda one: epochs_in(said, one.base_offset, one.base_offset + 1)[0].epoch):
-        alike = list(segments)
-        if any(first_leader_epoch(one, sources) not in {None, -1, stated} for one in (alike[0], *alike[1:][-1:])):
-            for segment in alike:
-                epoch = first_leader_epoch(segment, sources)
-                if epoch not in {None, -1, stated}:
-                    found = f"at offset {segment.base_offset} a batch is of leader epoch {epoch}"
-                    detail = f"{segment.path}: {found}, {LEADER_EPOCHS} says {stated}: brokers ship it all the same"
-                    yield refuse(segment, Reason.LEADER_EPOCHS_WRONG, detail)
-
-
-def _by_offset_index(segment: Segment, sources: Sources, *, may_have_gaps: bool) -> Iterator[Refusal]:
-    """Judge a segment by the last entry of its offset index; one that is filled up with zeros shows nothing."""
-    index, size_bytes = segment.sibling("index"), segment.index_bytes
-    if size_bytes is None or size_bytes % OFFSET_ENTRY.size:
-        return
-    last = sources.read_range(index, size_bytes - OFFSET_ENTRY.size, size_bytes) if size_bytes else b""
-    relative_offset, position = OFFSET_ENTRY.unpack(last) if len(last) == OFFSET_ENTRY.size else (0, 0)
-    if relative_offset < 0 or position < 0:
-        yield _unusable(segment, f"{index} ends with an entry of offset {relative_offset} and position {position}")
-    elif position >= segment.size_bytes and position:
-        now_bytes = sources.facts(segment.path).size_bytes  # a broker may have appended to it since it was listed
-        is_named = not now_bytes and segment.next_base_offset is not None  # its size shows closed ones without a byte
-        if now_bytes <= position and not is_named:
-            detail = f"{segment.path} ends at byte {now_bytes}, and the last batch of its offset index begins at"
-            yield refuse(segment, Reason.DAMAGED, f"{detail} {position}: {_LOST}")
-    elif segment.next_base_offset is not None and (position or not size_bytes):
-        found = _by_last_batch(segment, relative_offset, position, segment.next_base_offset, sources)
-        if found is not None and (found.reason is Reason.DAMAGED or not may_have_gaps):
-            yield found
-
-
-def _by_last_batch(
-    segment: Segment, relative_offset: int, position: int, next_base_offset: int, sources: Sources
-) -> Refusal | None:
-    """Return what the last batch of a closed segment, at or after ``position``, shows to be missing; None if nothing.
-
-    That is the end of the batch itself, or the offsets between it and the next segment. At ``position`` is the batch of
-    ``relative_offset``.
-    """
-    end, begins = segment.base_offset + relative_offset, None
-    for _ in range(_MOST_BLOCKS):
-        at, block = position, sources.read_range(segment.path, position, position + _BLOCK_BYTES)
-        while len(head := block[position - at : position - at + _BATCH_START.size]) == _BATCH_START.size and any(head):
-            base_offset, length, _, magic, _, _, last_offset_delta = _BATCH_START.unpack(head)
-            is_one = magic == _FIRST_MAGIC_WITH_HEADER and segment.base_offset <= base_offset < next_base_offset
-            is_risen = begins is None or base_offset >= end
-            if not is_one or length <= 0 or not is_risen:
-                is_damage = begins is not None and magic >= _FIRST_MAGIC_WITH_HEADER
-                return _without_batch(segment, position) if is_damage else None
-            begins, position = position, position + _LOG_OVERHEAD + length
-            if position > segment.size_bytes:
-                return _cut_inside(segment, begins)
-            end = base_offset + last_offset_delta + 1
-        rest = block[position - at :]
-        if at + len(block) >= segment.size_bytes or (rest and not any(rest)):  # as of a file that was made too large
-            break
-    else:
-        return None
-    if any(block[position - at :]):
-        return _cut_inside(segment, position)
-    if end >= next_base_offset:
-        return None
-    detail = f"offsets {end} to {next_base_offset - 1} are missing after {segment.path}, lost or compacted away"
-    both = "brokers tier the segments around them, and `resnap tier` refuses the partition"
-    return refuse(segment, Reason.MISSING_OFFSETS, f"{detail}: {both}")
-
-
-def _without_batch(segment: Segment, position: int) -> Refusal:
-    detail = f"{segment.path} goes on at byte {position} with what is no batch of its offsets"
-    return refuse(segment, Reason.DAMAGED, f"{detail}: brokers ship it all the same")
-
-
-def _cut_inside(segment: Segment, position: int) -> Refusal:
-    detail = f"{segment.path} ends at byte {segment.size_bytes}, inside the batch that begins at byte {position}"
-    return refuse(segment, Reason.DAMAGED, f"{detail}: {_LOST}")
-
-
-def _by_time_index(segment: Segment, sources: Sources) -> Iterator[Refusal]:
-    """Judge a time index as brokers do that load a copy of it, where it has more entries than brokers append."""
-    size_bytes = segment.timeindex_bytes or 0
-    usual = (segment.index_bytes or 0) // OFFSET_ENTRY.size + 1
-    if segment.is_active or size_bytes % TIME_ENTRY.size or size_bytes <= usual * TIME_ENTRY.size:
-        return
-    path = segment.sibling("timeindex")
-    first = sources.read_range(path, 0, TIME_ENTRY.size)
-    last = sources.read_range(path, size_bytes - TIME_ENTRY.size, size_bytes)
-    if len(first) == len(last) == TIME_ENTRY.size:
-        (first_ms, _), (last_ms, relative_offset) = TIME_ENTRY.unpack(first), TIME_ENTRY.unpack(last)
-        if last_ms < first_ms or relative_offset < 0:
-            yield _unusable(segment, f"{path} begins with timestamp {first_ms} and ends with {last_ms}")
-
-
-def _unusable(segment: Segment, what: str) -> Refusal:
-    shipped = "brokers ship it as it is, and the segment cannot be read from remote storage"
-    return refuse(segment, Reason.INDEX_UNUSABLE, f"{what}: {shipped}")

@@ -8,12 +8,13 @@ shipped.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
-from resnap.storage.layouts.lineage import Span, chain_of
+from resnap.storage.layouts.lineage import Piece, Span, chain_of, shared_batch, stored_piece
 from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
 from resnap.storage.packed import packed
@@ -21,15 +22,16 @@ from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.judging.eligibility import end_of
 from resnap.tiering.judging.refusal import Reason, refuse
 from resnap.tiering.shipping.placement import Placement, Verdict, place
-from resnap.tiering.shipping.same_topic import of_other_topics
 from resnap.tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnknownError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.checkpoints import LeaderEpoch
-    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.shipping.shipped import Neighbours, ShippedTopic
@@ -212,7 +214,7 @@ class _Look(NamedTuple):
         whole = [segment for segment in beside.segments if segment not in torn or _span(segment) not in spans]
         has_torn = any(_span(segment) in spans and _span(segment) not in complete for segment in torn)
         beside = beside._replace(segments=whole)
-        others = of_other_topics(partition, beside.segments, self.shipped, self.lineage.sources)
+        others = _of_other_topics(partition, beside.segments, self.shipped, self.lineage.sources)
         elsewhere = frozenset(
             segment.manifest_key
             for segment in beside.segments
@@ -273,6 +275,46 @@ class _Look(NamedTuple):
         if problem is not None:
             return problem
         return next((one.error for one in beside.unreadable if span.start <= one.base_offset < span.end), None)
+
+
+def _of_other_topics(
+    partition: PartitionDir, stored: Iterable[ShippedSegment], shipped: ShippedTopic, sources: Sources
+) -> dict[str, str]:
+    """Return the segments of ``stored`` that belong to another topic of the same name: the reason, by manifest.
+
+    Brokers before 2.8 had no topic ids: a topic that was deleted and created again has the name, the offsets and the
+    leader epochs of the old one. Only its batches differ: one batch that both must have decides, if ids do not.
+    If no batch can be compared, a segment counts as this topic's: its offsets are not in the local log.
+
+    Raises:
+        LogDirError: nothing can be compared because local segments cannot be read.
+        StoreError: the store failed.
+
+    """
+
+    def opened(path: str, _: int) -> AbstractContextManager[RangeReader]:
+        return sources.open(path)
+
+    local = [
+        Piece(segment.base_offset, segment.next_base_offset, partial(opened, segment.path))
+        for segment in partition.segments
+    ]
+    found: dict[str, str] = {}
+    by_topic = sorted(stored, key=lambda segment: shipped.topic_id_of(segment) or "")
+    for topic_id, group in groupby(by_topic, key=shipped.topic_id_of):
+        if topic_id is not None and partition.topic_id is not None:
+            continue
+        segments = sorted(group, key=attrgetter("base_offset"))
+        there = [
+            stored_piece(shipped.store, segment.log_key, segment.base_offset, segment.next_base_offset)
+            for segment in segments
+        ]
+        shared = shared_batch(local, there)
+        if shared is not None and not shared.is_same:
+            span = f"[{shared.there.base_offset}, {shared.there.next_base_offset}) of the store"
+            witness = f"{span} is of another topic of this name: other batches at {shared.offset}"
+            found |= dict.fromkeys((segment.manifest_key for segment in segments), witness)
+    return found
 
 
 def _span(stored: ShippedSegment) -> Span:

@@ -23,7 +23,6 @@ from resnap.storage.sources.files import PLAIN
 from resnap.storage.spans import span
 from resnap.tiering.judging.eligibility import after_replay, end_of
 from resnap.tiering.judging.refusal import Reason, refuse
-from resnap.tiering.shipping.publication import publish
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import (
     CopyOrder,
@@ -34,7 +33,7 @@ from resnap.tiering.shipping.segment_bundle import (
     SegmentDeletedError,
     reporting_change,
 )
-from resnap.tiering.shipping.segment_copy import copy_segment
+from resnap.tiering.shipping.segment_copy import copy_segment, publish
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import side_by_side

@@ -32,7 +32,7 @@ from resnap.storage.layouts.aiven.members import (
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, read_origin
 from resnap.storage.layouts.stored_log import (
-    Found,
+    ListedSegment,
     LogSegment,
     all_read,
     closed_segment,
@@ -141,9 +141,9 @@ def copied_log_dir(
     maybe = named if topics is None else {partition for partition in named if _may_be_wanted(partition, topics)}
     wanted = [key for key in places if TopicPartition(key.topic, key.partition) in maybe]
     read = [
-        garbage
-        for garbage in each(partial(_read, store, infos), wanted, remote=True)
-        if topics is None or garbage.segment is None or topics(garbage.topic_partition)
+        found
+        for found in each(partial(_read, store, infos), wanted, remote=True)
+        if topics is None or found.segment is None or topics(found.topic_partition)
     ]
     return stored_log_dir(
         StorePath(store.url),
@@ -170,10 +170,10 @@ def _may_be_wanted(named: TopicPartition, topics: Callable[[TopicPartition], boo
     return any(topics(TopicPartition(named.topic[at:], named.partition)) for at in range(len(named.topic)))
 
 
-def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) -> Found:
+def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) -> ListedSegment:
     """Return the segment; if the key prefix does not end in a slash, only its manifest shows where its topic begins."""
     root = StorePath(store.url)
-    found = Found(
+    found = ListedSegment(
         TopicPartition(place.topic, place.partition),
         place.topic_id,
         place.base_offset,
@@ -203,7 +203,7 @@ def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment:
         )
 
 
-def _chain(topic_partition: TopicPartition, found: Sequence[Found]) -> list[LogSegment]:
+def _chain(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> list[LogSegment]:
     """Return the segments in offset order; of several with the same offsets the one copied last.
 
     Raises:

@@ -16,8 +16,13 @@ from uuid import uuid5
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat import keys
-from resnap.storage.layouts.flat.listing import list_shipped, shipped_log_dir, unnamed_objects, vouched_by_manifests
-from resnap.storage.layouts.flat.topics import listing_prefix
+from resnap.storage.layouts.flat.listing import (
+    list_shipped,
+    listing_prefix,
+    shipped_log_dir,
+    unnamed_objects,
+    vouched_by_manifests,
+)
 from resnap.storage.layouts.local_tiered import NEEDED
 from resnap.storage.layouts.local_tiered import object_key as brokers_key
 from resnap.storage.layouts.manifest import (
