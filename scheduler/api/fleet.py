@@ -14,7 +14,7 @@ from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import FleetAnswer
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow
-from resnap.scheduler.job.kafka_releases import fault_rows_if
+from resnap.scheduler.output.answer import fault_rows_if
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.service.fleet import Collected
 from resnap.scheduler.service.services import Services

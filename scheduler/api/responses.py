@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from resnap.scheduler.api.bodies import Form
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow
 from resnap.scheduler.job.contract import PartitionState, verbs_of_service
-from resnap.scheduler.job.kafka_releases import KnownFaultRow
+from resnap.scheduler.output.answer import KnownFaultRow
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.runs.run import RunKind, RunState
 from resnap.scheduler.verbs import planned, scan

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from typing_extensions import TypedDict
 
-from resnap.scheduler.job.kafka_releases import releases_of
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, ConfigurationError
+from resnap.tiering.broker_releases import releases_of
 from resnap.tiering.cluster.live_replicas import LiveBrokers
 from resnap.tiering.fleet import topic_answers
 from resnap.tiering.judging.inventory import NEVER_TIERED
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from resnap.scheduler.fleet.collecting import Collector
-    from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.broker_releases import BrokerReleases
     from resnap.tiering.fleet import BrokerReplicas, TopicAnswer
 
 
@@ -62,7 +62,7 @@ def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str],
         try:
             with cluster_of(settings) as cluster:
                 places = LiveBrokers(cluster=cluster, wants=lambda _: True, warn=warn).partitions()
-                releases = releases_of(settings, cluster)
+                releases = releases_of(settings.kafka_version, settings.metadata, cluster)
         except ClusterError as error:
             unanswered = str(error)
     answers = topic_answers(brokers, places, unanswered=unanswered, wants=is_meant(settings))

@@ -5,13 +5,14 @@ Every replay and every restore passes here, whatever it is for, so no verb makes
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.job.kafka_releases import excess_expired_ms, releases_of
 from resnap.scheduler.settings.running_cluster import connect
 from resnap.storage.errors import ResnapError
 from resnap.storage.sources.files import PLAIN
+from resnap.tiering.broker_releases import excess_expired_ms, releases_of
 from resnap.tiering.judging.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES, PAGE, unreadable_snapshot
 
 if TYPE_CHECKING:
@@ -60,10 +61,8 @@ class LargeStates:
 
     def _known(self) -> tuple[Release, ...]:
         settings = self.settings
-        if settings.bootstrap_server is None:
-            return releases_of(settings, None).of_all
-        try:
-            with connect(settings.bootstrap_server, settings.command_config, settings.shared_cluster) as cluster:
-                return releases_of(settings, cluster).of_all
-        except ResnapError:
-            return releases_of(settings, None).of_all
+        if settings.bootstrap_server is not None:
+            shared = settings.shared_cluster
+            with suppress(ResnapError), connect(settings.bootstrap_server, settings.command_config, shared) as cluster:
+                return releases_of(settings.kafka_version, settings.metadata, cluster).of_all
+        return releases_of(settings.kafka_version, settings.metadata, None).of_all

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.tiering.judging.readiness import TieringSizes
     from resnap.tiering.verifying.chains import Chain
 
 
@@ -147,11 +146,6 @@ def _sum_of(rows: Sequence[Mapping[str, Any]], joined: Sequence[str]) -> dict[st
 def count_of(value: object) -> str:
     """Return the length of a list, for a table cell; empty for none."""
     return str(len(value)) if isinstance(value, list) and value else ""
-
-
-def sizes_row(sizes: TieringSizes) -> SizesRow:
-    """Return the bytes of closed segments by their outcome with tiering on."""
-    return cast("SizesRow", {key: getattr(sizes, key.removesuffix("Bytes")) for key in SIZES})
 
 
 def chain_row(chain: Chain) -> Row:

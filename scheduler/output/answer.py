@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
+from typing_extensions import TypedDict
+
+from resnap.scheduler.output.records import row_of
 from resnap.storage.words import first_of, human_count, some
+from resnap.tiering.judging.known_faults import PAGE
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
-from resnap.tiering.judging.tiering_settings import turn_on_command
+from resnap.tiering.judging.tiering_settings import SWITCH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.broker_releases import BrokerReleases
 
 MOST_NAMED: Final = 10
 """Topics of one verdict that are named, and that one command turns on."""
@@ -92,11 +98,14 @@ def answer_of(
 
 
 def turn_on_lines(topics: Sequence[str], settings: Settings) -> Iterator[str]:
-    """Yield the command that turns tiering on for ``topics``, which are not tiered yet."""
-    more = len(topics) - MOST_NAMED
-    yield turn_on_command(topics[:MOST_NAMED], settings.bootstrap_server, settings.command_config)
-    if more > 0:
-        yield f"and the same for {human_count(more)} more, which --output json names."
+    """Yield the command that turns tiering on for ``topics``, which are not; Kafka's tool takes one topic at a time."""
+    alter = f"{kafka_configs(settings)} --alter --entity-type topics --add-config {SWITCH}=true --entity-name"
+    if len(topics) == 1:
+        yield f"{alter} {shlex.quote(topics[0])}"
+    else:
+        yield f'for topic in {shlex.join(topics[:MOST_NAMED])}; do {alter} "$topic"; done'
+    if len(topics) > MOST_NAMED:
+        yield f"and the same for {human_count(len(topics) - MOST_NAMED)} more, which --output json names."
 
 
 def why_of(row: Mapping[str, Any]) -> str:
@@ -104,6 +113,44 @@ def why_of(row: Mapping[str, Any]) -> str:
     more = f" and {len(row['unknown']) - 1} more" if len(row["unknown"]) > 1 else ""
     unknown = [f"not known: {row['unknown'][0]}{more}"] if row["unknown"] else []
     return "; ".join([*(f"{one['reason']}: {some(one['replicas'], 'replica')}" for one in row["blockers"]), *unknown])
+
+
+def kafka_configs(settings: Settings) -> str:
+    """Return Kafka's tool for settings of topics, with the connection that this run has."""
+    return shlex.join(["kafka-configs.sh", *connection_of(settings)])
+
+
+def connection_of(settings: Settings) -> list[str]:
+    """Return the flags of the connection that this run has; Kafka's tools and ours have the same."""
+    words = ["--bootstrap-server", settings.bootstrap_server or "HOST:PORT"]
+    return words if settings.command_config is None else [*words, "--command-config", str(settings.command_config)]
+
+
+class KnownFaultRow(TypedDict):
+    """A known fault of Kafka's: which of the brokers' releases have it, or may, and what of the topic meets it."""
+
+    fault: Annotated[str, "fault.name"]
+    releases: list[str]
+    isCertain: bool
+    detail: str
+    hint: str
+
+
+def fault_rows_if(releases: BrokerReleases | None) -> list[KnownFaultRow] | None:
+    """Return the known faults that any tiered topic may meet as rows; None where no broker's release is known."""
+    if releases is None or not releases.known:
+        return None
+    return [row_of(KnownFaultRow, fault) for fault in releases.faults]
+
+
+def faults_line(releases: BrokerReleases) -> str:
+    """Return one line with the known faults that any tiered topic may meet with these releases."""
+    if not releases.known:
+        return str(releases.not_checked)
+    names = [met.fault.name for met in releases.faults]
+    of = ", ".join(map(str, releases.known))
+    more = "" if releases.not_known is None else f" Not checked: {releases.not_known}."
+    return f"Kafka's known faults in {of}, for any tiered topic: {', '.join(names) or 'none'} (see {PAGE}).{more}"
 
 
 class Step(NamedTuple):

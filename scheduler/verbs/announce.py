@@ -9,12 +9,13 @@ import typer
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb, View
-from resnap.scheduler.job.kafka_releases import kafka_configs, releases_of
 from resnap.scheduler.job.wiring import cluster_of, sources_of
+from resnap.scheduler.output.answer import kafka_configs
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import human_bytes, some
+from resnap.tiering.broker_releases import releases_of
 from resnap.tiering.remote_log.announcement import Announcement
 from resnap.tiering.remote_log.announcer import Announcer
 from resnap.tiering.shipping.lease import this_run
@@ -57,7 +58,7 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | U
             key_prefix=settings.key_prefix,
             who=f"{this_run()} (announce)",
             now_ms=context.clock.now_ms,
-            releases=releases_of(settings, cluster).of_all,
+            releases=releases_of(settings.kafka_version, settings.metadata, cluster).of_all,
             kafka_configs=kafka_configs(settings),
         )
         found = announcer.judged()

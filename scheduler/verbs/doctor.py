@@ -20,7 +20,7 @@ from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.clock import Clock
 from resnap.scheduler.job.contract import Context, Request, Verb, View
-from resnap.scheduler.job.kafka_releases import faults_line, releases_of
+from resnap.scheduler.output.answer import faults_line
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
@@ -34,6 +34,7 @@ from resnap.storage.sources.log_dirs import layout_at, open_source
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.version import package_version
 from resnap.storage.words import second, some, span
+from resnap.tiering.broker_releases import releases_of
 
 MIN_PYTHON: Final = (3, 11)
 EARLIEST_NOW_MS: Final = 1_735_689_600_000
@@ -150,7 +151,7 @@ def _expiration(settings: Settings) -> Finding:
 
 
 def _kafka(settings: Settings) -> Finding:
-    releases = releases_of(settings, None)
+    releases = releases_of(settings.kafka_version, settings.metadata, None)
     if releases.not_known is None:
         return ok("kafka", faults_line(releases))
     remedy = "--metadata-log shows it, too; `resnap check --bootstrap-server HOST:PORT` asks the brokers"

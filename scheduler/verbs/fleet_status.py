@@ -10,8 +10,7 @@ from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetStatus, FleetTopicRow, fleet_status
 from resnap.scheduler.job.contract import Reported, Request, Verb, View
-from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line
-from resnap.scheduler.output.answer import answer_of, turn_on_lines, why_of
+from resnap.scheduler.output.answer import answer_of, fault_rows_if, faults_line, turn_on_lines, why_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, UsageError
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.broker_releases import BrokerReleases
     from resnap.tiering.fleet import Blocker, TopicAnswer
 
 SILENT_HINT: Final = (

@@ -12,8 +12,8 @@ import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, S3
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
-from resnap.scheduler.job.kafka_releases import connection_of
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.output.answer import connection_of
 from resnap.scheduler.output.rendering import BYTES, Column, Row
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.settings.values import parse_duration

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import Result
-from resnap.scheduler.job.kafka_releases import destination_releases
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory, refuse_unwritable
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
 from resnap.storage.log.names import DirKind, parse_partition_dir_name
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.words import some
+from resnap.tiering.broker_releases import destination_releases
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
 from resnap.tiering.installing.installer import Installer, Surveyed, decide
 from resnap.tiering.installing.staging_area import StagingArea

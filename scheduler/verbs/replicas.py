@@ -17,14 +17,15 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, REMOTE, RULES, SPARK, STORE, TOPIC
 from resnap.scheduler.job.contract import Door, PartitionState, Reported, Request, Result, Verb, View
-from resnap.scheduler.job.kafka_releases import fault_rows_if, faults_line, releases_of
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import Identity
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.output.answer import fault_rows_if, faults_line
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
 from resnap.storage.words import first_of, human_count, some
+from resnap.tiering.broker_releases import releases_of
 from resnap.tiering.cluster.live_replicas import LiveBrokers, ReplicaCheck
 from resnap.tiering.cluster.replica_comparison import Loss, ReplicaState
 from resnap.tiering.leader_replay import LeaderReplay
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.job.contract import Context
-    from resnap.scheduler.job.kafka_releases import BrokerReleases
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.broker_releases import BrokerReleases
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.replica_comparison import ReplicaFinding
 
@@ -118,7 +119,7 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Sequence[ReplicaF
             known = {(one.topic_partition, one.broker_id) for one in found if one.state is ReplicaState.LOST}
             by_log = replay.findings(planner_of(context), context.clock.now_ms(), context.progress)
             found += [finding for finding in by_log if (finding.topic_partition, finding.broker_id) not in known]
-        releases = releases_of(context.settings, cluster)
+        releases = releases_of(context.settings.kafka_version, context.settings.metadata, cluster)
     if not check.partitions:
         hint = "without --topic all topics that the user may describe are checked"
         raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)

@@ -17,7 +17,6 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
 from resnap.scheduler.job.contract import Door, PartitionState, Reported, Request, Unread, Verb, View
-from resnap.scheduler.job.kafka_releases import KnownFaultRow, faults_of
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.reports import (
     CostRow,
@@ -30,11 +29,13 @@ from resnap.scheduler.job.reports import (
     summed_note,
 )
 from resnap.scheduler.job.wiring import rules_of
+from resnap.scheduler.output.answer import KnownFaultRow
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.words import human_count, some
+from resnap.tiering.broker_releases import faults_of
 from resnap.tiering.judging.inventory import Compaction, SnapshotState
 from resnap.tiering.judging.readiness import ScanFacts, Verdict, judge, never_tiered
 from resnap.tiering.judging.refusal import HINTS, Reason, Stop, UnblockedBy

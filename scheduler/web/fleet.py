@@ -7,8 +7,7 @@ from fastapi import APIRouter, Query, Response
 from resnap.scheduler.api.fleet import collected_by, counts_of, matching, topics_by_verdict
 from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow
-from resnap.scheduler.job.kafka_releases import fault_rows_if
-from resnap.scheduler.output.answer import answer_of, why_of
+from resnap.scheduler.output.answer import answer_of, fault_rows_if, why_of
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.web.commands import Command
 from resnap.scheduler.web.pages import Context, glob_of, link, turned

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.replay.evidence import segment_spans
-from resnap.scheduler.verbs.check import _Judge
 from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.errors import StoreAccessError
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.sources.files import PLAIN
+from resnap.tiering import check
 from resnap.tiering.controller.transactions.metadata import TransactionState as Step
 from resnap.tiering.judging.broker_blockers import broker_blockers
 from resnap.tiering.judging.inventory import take_inventory
@@ -271,14 +271,14 @@ def test_a_check_that_was_cut_short_calls_nothing_ready(
 ) -> None:
     shutil.copytree(ready_log / "payments-0", ready_log / "zebra-0")
     (ready_log / "zebra-0" / "partition.metadata").unlink(missing_ok=True)
-    judged = _Judge.topic
+    judged = check._checked_topic
 
-    def until_zebra(self: _Judge, name: str, *rest: Any) -> Any:
+    def until_zebra(name: str, *rest: Any) -> Any:
         if name == "zebra":
             raise StoreAccessError("the store has gone")
-        return judged(self, name, *rest)
+        return judged(name, *rest)
 
-    monkeypatch.setattr(_Judge, "topic", until_zebra)
+    monkeypatch.setattr(check, "_checked_topic", until_zebra)
     ran = command("check", ready_log)
     assert "Not known: the run ended before every topic was checked." in ran.out
     assert "kafka-configs.sh" not in ran.out

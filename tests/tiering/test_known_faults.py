@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.job import kafka_releases
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.settings.settings import Settings
 from resnap.storage.kafka_release import Release, parse_release, refined
+from resnap.tiering import broker_releases
 from resnap.tiering.controller.metadata.image import release_of_level
 from resnap.tiering.judging.known_faults import (
     KNOWN_FAULTS,
@@ -161,7 +161,7 @@ def test_a_broker_whose_release_is_not_known_may_delete_a_snapshot_whatever_othe
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def said(*lines: Release | None) -> str:
-        monkeypatch.setattr(kafka_releases, "_of_metadata_log", lambda _: list(lines))
+        monkeypatch.setattr(broker_releases, "_of_metadata_log", lambda _: list(lines))
         return LargeStates(Settings(), str).judged("it", 1_000_001)
 
     assert "brokers of 4.2.2 and 4.4.0 delete" in said(Release(3, 8))

@@ -155,7 +155,8 @@ class Stop:
     """The fact, with its numbers."""
     hint: str
     """What the operator does next."""
-    unblocked_by: UnblockedBy = UnblockedBy.OTHER
+    unblocked_by: UnblockedBy | None = UnblockedBy.OTHER
+    """None where nothing does: Kafka never tiers it."""
     until_ms: int | None = None
     """When retention will have deleted the segment and those below; None where something else unblocks it, and where
     the retention is not known."""

@@ -7,15 +7,13 @@ Source: ``RemoteLogManagerConfig``; KIP-405, KIP-950.
 
 from __future__ import annotations
 
-import shlex
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from resnap.tiering.judging.refusal import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
 
     from resnap.tiering.cluster.facts import TopicFacts
 
@@ -49,16 +47,6 @@ SETTING_HINTS: Final = {
     SettingReason.COPYING_PAUSED: "set remote.log.copy.disable=false on the topic when its pause is over",
     SettingReason.TOPIC_WITHOUT_ID: "raise inter.broker.protocol.version to 2.8 or later",
 }
-
-
-def turn_on_command(topics: Sequence[str], bootstrap_server: str | None, command_config: Path | None) -> str:
-    """Return the command that turns tiering on for ``topics``; Kafka's tool takes one topic at a time."""
-    config = [] if command_config is None else ["--command-config", str(command_config)]
-    server = ["kafka-configs.sh", "--bootstrap-server", bootstrap_server or "HOST:PORT", *config]
-    alter = f"{shlex.join(server)} --alter --entity-type topics --add-config {SWITCH}=true --entity-name"
-    if len(topics) == 1:
-        return f"{alter} {shlex.quote(topics[0])}"
-    return f'for topic in {shlex.join(topics)}; do {alter} "$topic"; done'
 
 
 def broker_setting_blockers(settings: Mapping[str, str]) -> Iterator[Stop]:

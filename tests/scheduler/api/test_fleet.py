@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.fleet.status import FleetStatus
-from resnap.scheduler.job.kafka_releases import BrokerReleases
 from resnap.scheduler.service import fleet
 from resnap.scheduler.service.fleet import Collected
 from resnap.storage.kafka_release import Release
+from resnap.tiering.broker_releases import BrokerReleases
 from tests.kafka.brokers import free_port
 from tests.scheduler.api.whole import whole
 from tests.scheduler.daemon.process import eventually
