@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column, plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
@@ -15,7 +16,7 @@ from resnap.tiering.judging.refusal import UnblockedBy
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from resnap.replay.explain import Batch, Explanation
+    from resnap.replay.explain import Explanation
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
@@ -166,38 +167,35 @@ def chain_row(chain: Chain) -> Row:
     }
 
 
-def explanation_rows(explanation: Explanation) -> list[Row]:
-    """Return the batches that made one entry, a row per role."""
-    return [
-        {
-            "producerId": explanation.producer_id,
-            "role": role.value,
-            **batch_row(batch),
-            "batches": explanation.batches,
-        }
-        for role, batch in explanation.roles.items()
-    ]
-
-
-def batch_row(batch: Batch) -> dict[str, object]:
-    """Return one batch under the names of Kafka's dump tool."""
-    return {
-        "baseOffset": batch.base_offset,
-        "lastOffset": batch.last_offset,
-        "segment": batch.segment_base_offset,
-        "producerEpoch": batch.producer_epoch,
-        "baseSequence": batch.base_sequence,
-        "lastSequence": batch.last_sequence,
-        "timestamp": batch.timestamp,
-        "isTransactional": batch.is_transactional,
-        "isControl": batch.is_marker,
-        "coordinatorEpoch": batch.coordinator_epoch if batch.is_marker else None,
-    }
-
-
 def show_time(value: object) -> str:
     """Return a timestamp for people; -1, which means none, is shown as -1."""
     return instant(value) if isinstance(value, int) and value >= 0 else plain_text(value)
+
+
+class BatchRow(TypedDict):
+    """One batch under the names of Kafka's dump tool."""
+
+    baseOffset: Annotated[int, Column(title="OFFSET", right=True)]
+    lastOffset: Annotated[int, Column(title="TO", right=True, extra=True)]
+    segment: Annotated[int, "segment_base_offset"]
+    producerEpoch: Annotated[int, Column(title="EPOCH", right=True, extra=True)]
+    baseSequence: Annotated[int, Column(title="SEQUENCE", right=True, extra=True)]
+    lastSequence: Annotated[int, Column(title="TO SEQUENCE", right=True, extra=True)]
+    timestamp: Annotated[int, Column(title="TIME", show=show_time)]
+    isTransactional: Annotated[bool, Column(title="TRANSACTIONAL", extra=True)]
+    isControl: Annotated[bool, "is_marker"]
+    coordinatorEpoch: Annotated[
+        int | None,
+        lambda batch: batch.coordinator_epoch if batch.is_marker else None,
+        Column(title="COORDINATOR EPOCH", right=True, extra=True),
+    ]
+
+
+def explanation_rows(explanation: Explanation) -> Iterator[Row]:
+    """Yield the batches that made one entry, a row per role."""
+    for role, batch in explanation.roles.items():
+        about = {"producerId": explanation.producer_id, "role": role.value}
+        yield {**about, **row_of(BatchRow, batch), "batches": explanation.batches}
 
 
 def producer_row(entry: ProducerEntry) -> dict[str, object]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypeVar, c
 from typing_extensions import get_type_hints, is_typeddict
 
 from resnap.scheduler.output.rendering import Column
+from resnap.storage.words import instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,6 +61,16 @@ def _shape_value(path: Sequence[str], shape: Callable[[Any], object], is_require
             return _ABSENT
         value = None if value is None else getattr(value, name)
     return shape(value)
+
+
+def instant_of(name: str) -> Callable[[object], str | None]:
+    """Return what gives the time that an attribute has in milliseconds, as ISO 8601; None where it has none."""
+
+    def made(value: object) -> str | None:
+        at_ms = getattr(value, name)
+        return None if at_ms is None else instant(at_ms)
+
+    return made
 
 
 def columns_of(kind: Any, *keys: str) -> tuple[Column, ...]:  # noqa: ANN401 - a class

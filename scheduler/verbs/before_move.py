@@ -11,16 +11,17 @@ Source: ``ReplicaAlterLogDirsThread``, ``TierStateMachine.buildProducerSnapshotF
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.job.contract import Result, View, unread
-from resnap.scheduler.job.reports import count_of, identity
+from resnap.scheduler.job.reports import Identity, count_of
 from resnap.scheduler.job.wiring import reading_of
-from resnap.scheduler.output.rendering import PARTITION, Column
+from resnap.scheduler.output.records import columns_of, instant_of, row_of
+from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ResnapError
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.words import human_count, instant, some
+from resnap.storage.words import human_count, some
 from resnap.tiering.judging.lost_producer_state import state_of_replica
 from resnap.tiering.selection import select, warn_unmatched
 
@@ -115,18 +116,36 @@ def _newest(partition: PartitionDir, sources: Sources, start: int) -> tuple[int 
     return None, ()
 
 
+class MoveRow(Identity):
+    """One partition that a move would cost producer state now, or of which that is not known."""
+
+    localStartOffset: Annotated[int, "local_start", Column(title="ON DISK FROM", right=True)]
+    snapshotOffset: Annotated[int | None, "at"]
+    producers: Annotated[
+        list[int],
+        lambda move: [producer.producer_id for producer in move.producers],
+        Column(title="WOULD BE LOST", right=True, show=count_of),
+    ]
+    openTransactions: Annotated[
+        int,
+        lambda move: sum(entry.has_open_transaction for entry in move.producers),
+        Column(title="OPEN", right=True),
+    ]
+    notKnown: Annotated[str | None, Column(title="NOT KNOWN", show=lambda value: str(value or ""))]
+    safeFrom: Annotated[
+        str | None,
+        instant_of("safe_from_ms"),
+        Column(title="SAFE FROM", show=lambda value: "-" if value is None else str(value)),
+    ]
+
+
 class BeforeMoveView(View[Result]):
     """A row per partition that a move would cost producer state now, or of which that is not known."""
 
     name = "partitions"
     kind = "partition"
-    columns = (
-        PARTITION,
-        Column(key="localStartOffset", title="ON DISK FROM", right=True),
-        Column(key="producers", title="WOULD BE LOST", right=True, show=count_of),
-        Column(key="openTransactions", title="OPEN", right=True),
-        Column(key="safeFrom", title="SAFE FROM", show=lambda value: "-" if value is None else str(value)),
-        Column(key="notKnown", title="NOT KNOWN", show=lambda value: str(value or "")),
+    columns = columns_of(
+        MoveRow, "partition", "localStartOffset", "producers", "openTransactions", "safeFrom", "notKnown"
     )
 
     def __init__(self) -> None:
@@ -145,15 +164,7 @@ class BeforeMoveView(View[Result]):
         self._counts["safe" if result.is_safe else "lossy" if result.producers else "unknown"] += 1
         if result.is_safe:
             return None
-        return {
-            **identity(result.topic_partition),
-            "localStartOffset": result.local_start,
-            "snapshotOffset": result.at,
-            "producers": [producer.producer_id for producer in result.producers],
-            "openTransactions": sum(entry.has_open_transaction for entry in result.producers),
-            "notKnown": result.not_known,
-            "safeFrom": None if result.safe_from_ms is None else instant(result.safe_from_ms),
-        }
+        return row_of(MoveRow, result)
 
     def totals(self) -> Row:
         """Return how many partitions there are of each kind."""

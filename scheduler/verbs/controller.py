@@ -4,14 +4,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import METADATA, SERVER
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import metadata_log_of
-from resnap.scheduler.output.records import plain, record
+from resnap.scheduler.output.records import columns_of, instant_of, plain, record, row_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.settings.layers import node_named, static_properties
 from resnap.scheduler.settings.values import shown, shown_as
@@ -20,7 +21,6 @@ from resnap.tiering.controller.expiration import SETTINGS, expiration_history, e
 from resnap.tiering.controller.metadata.folding import SETTINGS_TYPES, load_image
 from resnap.tiering.controller.metadata.image import (
     MetadataImage,
-    ProducerIdBlock,
     ResourceType,
     metadata_version_name,
 )
@@ -78,17 +78,35 @@ def _count(value: object) -> str:
     return str(len(value)) if isinstance(value, list) else ""
 
 
+class TopicRow(TypedDict):
+    """One topic of `resnap controller image`."""
+
+    topic: Annotated[str, "name", Column(title="TOPIC")]
+    topicId: Annotated[str, Column(title="TOPIC ID")]
+    createdOffset: Annotated[int | None, Column(title="CREATED AT", right=True)]
+    partitions: Annotated[
+        Any, lambda topic: plain(topic.partitions), Column(title="PARTITIONS", right=True, show=_count)
+    ]
+
+
+class BlockRow(TypedDict):
+    """One block of producer ids."""
+
+    firstProducerId: Annotated[int, Column(title="FIRST", right=True)]
+    lastProducerId: Annotated[int, lambda block: block.next_producer_id - 1, Column(title="LAST", right=True)]
+    brokerId: Annotated[int | None, Column(title="BROKER", right=True)]
+    brokerEpoch: Annotated[int | None, Column(title="BROKER EPOCH", right=True)]
+    source: Annotated[str, Column(title="KNOWN FROM")]
+    at: Annotated[str, instant_of("timestamp"), Column(title="AT")]
+    offset: Annotated[int | None, Column(title="OFFSET", right=True)]
+
+
 class ImageView(View["Reported[MetadataImage]"]):
     """A row per topic; before them all else, where ``whole``."""
 
     name = "topics"
     kind = "topic"
-    columns = (
-        Column(key="topic", title="TOPIC"),
-        Column(key="topicId", title="TOPIC ID"),
-        Column(key="partitions", title="PARTITIONS", right=True, show=_count),
-        Column(key="createdOffset", title="CREATED AT", right=True),
-    )
+    columns = columns_of(TopicRow, "topic", "topicId", "partitions", "createdOffset")
     _image: MetadataImage
 
     def __init__(self, *, whole: bool) -> None:
@@ -97,13 +115,7 @@ class ImageView(View["Reported[MetadataImage]"]):
     def rows(self, result: Reported[MetadataImage]) -> Iterator[Row]:
         """Yield a row per topic."""
         self._image = result.what
-        for topic in result.what.topics.values():
-            yield {
-                "topic": topic.name,
-                "topicId": topic.topic_id,
-                "createdOffset": topic.created_offset,
-                "partitions": plain(topic.partitions),
-            }
+        yield from (row_of(TopicRow, topic) for topic in result.what.topics.values())
 
     def head(self) -> Row:
         """Return all but the topics, where the whole image is shown."""
@@ -129,21 +141,13 @@ class ProducerIdsView(View["Reported[MetadataImage]"]):
 
     name = "blocks"
     kind = "block"
-    columns = (
-        Column(key="firstProducerId", title="FIRST", right=True),
-        Column(key="lastProducerId", title="LAST", right=True),
-        Column(key="brokerId", title="BROKER", right=True),
-        Column(key="brokerEpoch", title="BROKER EPOCH", right=True),
-        Column(key="source", title="KNOWN FROM"),
-        Column(key="at", title="AT"),
-        Column(key="offset", title="OFFSET", right=True),
-    )
+    columns = columns_of(BlockRow)
     _image: MetadataImage
 
     def rows(self, result: Reported[MetadataImage]) -> Iterator[Row]:
         """Yield a row per block."""
         self._image = result.what
-        return map(block_row, result.what.producer_id_blocks)
+        return (row_of(BlockRow, block) for block in result.what.producer_id_blocks)
 
     def totals(self) -> Row:
         """Return what the next block begins with, and what is not certain."""
@@ -225,7 +229,7 @@ def _head(image: MetadataImage) -> Row:
             {**record(change), "value": shown_as(change.name, change.value)} for change in image.broker_config_changes
         ],
         "quotas": [{"entity": dict(entity), "values": dict(values)} for entity, values in image.quotas.items()],
-        "producerIdBlocks": [block_row(block) for block in image.producer_id_blocks],
+        "producerIdBlocks": [row_of(BlockRow, block) for block in image.producer_id_blocks],
         "nextProducerId": image.next_producer_id,
         "deletedTopics": plain(image.deleted_topics),
         "transactions": plain(image.transactions),
@@ -243,19 +247,6 @@ def about_blocks(image: MetadataImage) -> Iterator[str]:
         yield f"Producer ids below {above} were allocated, in {blocks}."
     for note in image.notes:
         yield f"Note: {note.text if note.offset is None else f'at offset {note.offset}, {note.text}'}."
-
-
-def block_row(block: ProducerIdBlock) -> Row:
-    """Return a block of producer ids as plain values."""
-    return {
-        "firstProducerId": block.first_producer_id,
-        "lastProducerId": block.next_producer_id - 1,
-        "brokerId": block.broker_id,
-        "brokerEpoch": block.broker_epoch,
-        "source": block.source.value,
-        "at": instant(block.timestamp),
-        "offset": block.offset,
-    }
 
 
 def _setting_rows(image: MetadataImage, static: Mapping[str, str]) -> Iterator[Row]:

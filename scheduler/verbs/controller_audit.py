@@ -3,17 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import metadata_log_of, scope_of, sources_of
-from resnap.scheduler.output.records import plain
+from resnap.scheduler.output.records import columns_of, plain, row_of
 from resnap.scheduler.output.rendering import Column, Row
-from resnap.scheduler.verbs.controller import about_blocks, block_row
+from resnap.scheduler.verbs.controller import BlockRow, about_blocks
 from resnap.storage.errors import MetadataLogError, VerificationError
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.words import human_count, some
@@ -71,17 +72,21 @@ def _carried(value: object) -> str:
     return f"{first['file']}{at}{more}"
 
 
+class FindingRow(TypedDict):
+    """A producer id that was not allocated, or twice."""
+
+    producerId: Annotated[int, Column(title="PRODUCER ID", right=True)]
+    fault: Annotated[str, Column(title="FAULT")]
+    blocks: Annotated[list[BlockRow], Column(title="BLOCKS", show=_spans)]
+    carriers: Annotated[Any, lambda finding: plain(finding.carriers), Column(title="CARRIED BY", show=_carried)]
+
+
 class AuditView(View["Reported[Audit]"]):
     """A row per producer id that was not allocated, or twice."""
 
     name = "findings"
     kind = "finding"
-    columns = (
-        Column(key="producerId", title="PRODUCER ID", right=True),
-        Column(key="fault", title="FAULT"),
-        Column(key="blocks", title="BLOCKS", show=_spans),
-        Column(key="carriers", title="CARRIED BY", show=_carried),
-    )
+    columns = columns_of(FindingRow)
     audit: Audit
     exit_code = OK
 
@@ -89,13 +94,7 @@ class AuditView(View["Reported[Audit]"]):
         """Yield a row per finding."""
         self.audit = result.what
         self.exit_code = VerificationError.exit_code if result.what.findings else OK
-        for finding in result.what.findings:
-            yield {
-                "producerId": finding.producer_id,
-                "fault": finding.fault.value,
-                "blocks": [block_row(block) for block in finding.blocks],
-                "carriers": plain(finding.carriers),
-            }
+        yield from (row_of(FindingRow, finding) for finding in result.what.findings)
 
     def totals(self) -> Row:
         """Return how much was read, and how much of it is wrong."""

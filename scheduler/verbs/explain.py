@@ -13,8 +13,9 @@ from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
-from resnap.scheduler.job.reports import explanation_rows, show_time
+from resnap.scheduler.job.reports import BatchRow, explanation_rows
 from resnap.scheduler.job.wiring import reading_of, scope_of
+from resnap.scheduler.output.records import columns_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import TopicPartition, parse_partition_dir_name
@@ -149,15 +150,9 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
     columns = (
         Column(key="producerId", title="PRODUCER", right=True),
         Column(key="role", title="ROLE"),
-        Column(key="baseOffset", title="OFFSET", right=True),
-        Column(key="lastOffset", title="TO", right=True, extra=True),
-        Column(key="timestamp", title="TIME", show=show_time),
+        *columns_of(BatchRow, "baseOffset", "lastOffset", "timestamp"),
         Column(key="transactionalId", title="TRANSACTIONAL ID"),
-        Column(key="producerEpoch", title="EPOCH", right=True, extra=True),
-        Column(key="baseSequence", title="SEQUENCE", right=True, extra=True),
-        Column(key="lastSequence", title="TO SEQUENCE", right=True, extra=True),
-        Column(key="isTransactional", title="TRANSACTIONAL", extra=True),
-        Column(key="coordinatorEpoch", title="COORDINATOR EPOCH", right=True, extra=True),
+        *columns_of(BatchRow, "producerEpoch", "baseSequence", "lastSequence", "isTransactional", "coordinatorEpoch"),
     )
 
     def __init__(self, request: Asked, bootstrap_server: str | None, command_config: Path | None) -> None:

@@ -6,10 +6,12 @@ from functools import partial
 from typing import Annotated, NamedTuple
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, METADATA, SERVER, SPARK, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.large_states import LargeStates
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.quota import number
 from resnap.scheduler.verbs.quota_simulate import shown_duration
@@ -109,19 +111,23 @@ def _under(principal: str, uses: Uses, *, rate: float, rules: Rules) -> Outcome 
     return simulate(principal, uses, rate, rules).counted() if len(uses.at_ms) else None
 
 
+class AdvisedRow(TypedDict):
+    """One principal of `resnap quota advise`."""
+
+    principal: Annotated[str, "outcome.principal", Column(title="PRINCIPAL")]
+    newIds: Annotated[int, Column(title="NEW IDS", right=True)]
+    leastRate: Annotated[float, Column(title="LEAST RATE", right=True, show=number)]
+    untouched: Annotated[bool, lambda advised: not advised.outcome.is_throttled, Column(title="UNTOUCHED")]
+    refusedIds: Annotated[int, "outcome.refused", Column(title="REFUSED", right=True)]
+    throttledMs: Annotated[int, "outcome.throttled_ms", Column(title="THROTTLED", right=True, show=shown_duration)]
+
+
 class AdviceView(View[Advice | Advised | Unread]):
     """A row per principal."""
 
     name = "principals"
     kind = "principal"
-    columns = (
-        Column(key="principal", title="PRINCIPAL"),
-        Column(key="newIds", title="NEW IDS", right=True),
-        Column(key="leastRate", title="LEAST RATE", right=True, show=number),
-        Column(key="untouched", title="UNTOUCHED"),
-        Column(key="refusedIds", title="REFUSED", right=True),
-        Column(key="throttledMs", title="THROTTLED", right=True, show=shown_duration),
-    )
+    columns = columns_of(AdvisedRow)
     _rate: float | None
     _most: int | None
 
@@ -135,17 +141,9 @@ class AdviceView(View[Advice | Advised | Unread]):
             self._rate, self._most = result.rate, result.most_producers
         if not isinstance(result, Advised):
             return None
-        outcome = result.outcome
         self._principals += 1
-        self._untouched += not outcome.is_throttled
-        return {
-            "principal": outcome.principal,
-            "newIds": result.new_ids,
-            "leastRate": result.least_rate,
-            "untouched": not outcome.is_throttled,
-            "refusedIds": outcome.refused,
-            "throttledMs": outcome.throttled_ms,
-        }
+        self._untouched += not result.outcome.is_throttled
+        return row_of(AdvisedRow, result)
 
     def head(self) -> Row:
         """Return the rate; people read it in the closing line."""

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
+from resnap.scheduler.output.records import columns_of, instant_of, row_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
@@ -23,7 +25,7 @@ from resnap.scheduler.verbs.quota_uses import (
     uses_of,
 )
 from resnap.storage.errors import UsageError
-from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, instant, some
+from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, some
 from resnap.tiering.quota.active_producers import LogUses, Uses
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
 from resnap.tiering.quota.simulation import Outcome, Rules, simulate
@@ -126,24 +128,35 @@ def shown_duration(value: object) -> str:
     return human_duration(value / 1000) if isinstance(value, int) and value else ""
 
 
+class SimulatedRow(TypedDict):
+    """One principal of `resnap quota simulate`."""
+
+    principal: Annotated[str, Column(title="PRINCIPAL")]
+    rate: Annotated[float, Column(title="RATE", right=True, show=number)]
+    uses: int
+    newIds: Annotated[int, Column(title="NEW IDS", right=True)]
+    charged: Annotated[int, Column(title="ADMITTED", right=True)]
+    free: Annotated[int, Column(title="FREE", right=True)]
+    refusedIds: Annotated[int, "refused", Column(title="REFUSED", right=True)]
+    refusedUses: int
+    throttledMs: Annotated[int, Column(title="THROTTLED", right=True, show=shown_duration)]
+    longestThrottleMs: Annotated[int, Column(title="LONGEST", right=True, show=shown_duration)]
+    firstThrottled: Annotated[str | None, instant_of("first_throttled_ms"), Column(title="FROM")]
+    lastThrottled: Annotated[str | None, instant_of("last_throttled_ms"), Column(title="TO")]
+    leastTokens: float
+    peakActive: Annotated[int, Column(title="PEAK", right=True)]
+    peakBytes: Annotated[int, Column(title="MEMORY", right=True, show=bytes_text)]
+
+
 class SimulationView(View["LogRead | Reported[Outcome] | Unread"]):
     """A row per principal."""
 
     name = "principals"
     kind = "principal"
-    columns = (
-        Column(key="principal", title="PRINCIPAL"),
-        Column(key="rate", title="RATE", right=True, show=number),
-        Column(key="newIds", title="NEW IDS", right=True),
-        Column(key="charged", title="ADMITTED", right=True),
-        Column(key="refusedIds", title="REFUSED", right=True),
-        Column(key="free", title="FREE", right=True),
-        Column(key="throttledMs", title="THROTTLED", right=True, show=shown_duration),
-        Column(key="longestThrottleMs", title="LONGEST", right=True, show=shown_duration),
-        Column(key="firstThrottled", title="FROM"),
-        Column(key="lastThrottled", title="TO"),
-        Column(key="peakActive", title="PEAK", right=True),
-        Column(key="peakBytes", title="MEMORY", right=True, show=bytes_text),
+    columns = columns_of(
+        SimulatedRow,
+        *("principal", "rate", "newIds", "charged", "refusedIds", "free", "throttledMs", "longestThrottleMs"),
+        *("firstThrottled", "lastThrottled", "peakActive", "peakBytes"),
     )
     _read: LogRead
 
@@ -156,26 +169,8 @@ class SimulationView(View["LogRead | Reported[Outcome] | Unread"]):
             self._read = result
         if not isinstance(result, Reported):
             return None
-        one = result.what
-        self._outcomes.append(one)
-        first, last = one.first_throttled_ms, one.last_throttled_ms
-        return {
-            "principal": one.principal,
-            "rate": one.rate,
-            "uses": one.uses,
-            "newIds": one.new_ids,
-            "charged": one.charged,
-            "free": one.free,
-            "refusedIds": one.refused,
-            "refusedUses": one.refused_uses,
-            "throttledMs": one.throttled_ms,
-            "longestThrottleMs": one.longest_throttle_ms,
-            "firstThrottled": None if first is None else instant(first),
-            "lastThrottled": None if last is None else instant(last),
-            "leastTokens": one.least_tokens,
-            "peakActive": one.peak_active,
-            "peakBytes": one.peak_bytes,
-        }
+        self._outcomes.append(result.what)
+        return row_of(SimulatedRow, result.what)
 
     def totals(self) -> dict[str, int]:
         """Return the totals over all principals, and how much was read."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typing_extensions import TypedDict
 
 from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.job.open_transactions import what_is_open
-from resnap.scheduler.job.reports import identity
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.verbs.new_cluster import NewCluster
 from resnap.scheduler.verbs.planned import AND_DO_IT, MOST_NAMED
@@ -68,21 +70,41 @@ def warnings_of(restoration: Restoration, target: Target) -> Iterator[str]:
         )
 
 
+class OpenTransactionRow(TypedDict):
+    """A transaction that is open at the end of what was shipped."""
+
+    producerId: int
+    producerEpoch: int
+    coordinatorEpoch: int
+    firstOffset: Annotated[int, "current_txn_first_offset"]
+
+
+class RestoreRow(TypedDict):
+    """One partition of `resnap restore`."""
+
+    topic: Annotated[str, "restoration.topic_partition.topic", Column(title="TOPIC")]
+    partition: Annotated[int, "restoration.topic_partition.partition", Column(title="PARTITION", right=True)]
+    topicId: Annotated[str | None, "restoration.topic_id"]
+    startOffset: Annotated[int, "restoration.start_offset", Column(title="START", right=True)]
+    logStartOffset: Annotated[int, lambda restored: _log_start(restored.restoration)]
+    endOffset: Annotated[int, "restoration.end_offset", Column(title="END", right=True)]
+    segments: Annotated[int, "restoration.segments", Column(title="SEGMENTS", right=True)]
+    bytes: Annotated[int, "restoration.size_bytes", BYTES]
+    openTransactions: Annotated[list[OpenTransactionRow], "restoration.open_transactions"]
+    outcome: Annotated[str, Column(title="OUTCOME")]
+    logDir: Annotated[str, Column(title="LOG DIR")]
+
+
+def _log_start(restoration: Restoration) -> int:
+    return restoration.start_offset if restoration.log_start is None else restoration.log_start
+
+
 class RestoreView(View[Result]):
     """A row per partition."""
 
     name = "partitions"
     kind = "partition"
-    columns = (
-        Column(key="topic", title="TOPIC"),
-        Column(key="partition", title="PARTITION", right=True),
-        Column(key="startOffset", title="START", right=True),
-        Column(key="endOffset", title="END", right=True),
-        Column(key="segments", title="SEGMENTS", right=True),
-        BYTES,
-        Column(key="outcome", title="OUTCOME"),
-        Column(key="logDir", title="LOG DIR"),
-    )
+    columns = columns_of(RestoreRow)
 
     def __init__(self, *, dry_run: bool) -> None:
         self._totals = {"dryRun": dry_run, "restored": 0, "alreadyThere": 0, "segments": 0, "bytes": 0}
@@ -108,26 +130,7 @@ class RestoreView(View[Result]):
             self._totals["bytes"] += one.size_bytes
             self._open += [str(one.topic_partition)] if one.open_transactions else []
         self._totals["alreadyThere"] += outcome is Restored.ALREADY_THERE
-        return {
-            **identity(one.topic_partition),
-            "topicId": one.topic_id,
-            "startOffset": one.start_offset,
-            "logStartOffset": one.start_offset if one.log_start is None else one.log_start,
-            "endOffset": one.end_offset,
-            "segments": one.segments,
-            "bytes": one.size_bytes,
-            "openTransactions": [
-                {
-                    "producerId": entry.producer_id,
-                    "producerEpoch": entry.producer_epoch,
-                    "coordinatorEpoch": entry.coordinator_epoch,
-                    "firstOffset": entry.current_txn_first_offset,
-                }
-                for entry in one.open_transactions
-            ],
-            "outcome": outcome.value,
-            "logDir": str(result.log_dir),
-        }
+        return row_of(RestoreRow, result)
 
     def table_rows(self, result: Result) -> Iterator[Row]:
         """Return the row of a partition; of a dry run with what the outcome would be."""
