@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tests.kafka.releases import HERE, PATIENCE_S
@@ -48,6 +51,8 @@ _OF_EVERY_START: Final = re.compile(
     r"|No meta.properties file under dir"
 )
 """Of tiering: the folder is there already, or it looked before it had read its metadata topic, or was being stopped."""
+_OF_ARCHIVES: Final = "-Xlog:cds*=off"
+"""A JVM that cannot map an archive says so where a tool's output is expected, and goes on without it."""
 _PORTS: Final = range(12_000, 32_000)
 """Below those that the kernel gives to clients, so that no other process takes a free port before a broker starts."""
 
@@ -106,6 +111,23 @@ def tiering(remote: Path) -> dict[str, object]:
         "log.retention.check.interval.ms": 500,
         "log.initial.task.delay.ms": 500,
     }
+
+
+def with_archive(release: Release, root: Path) -> Release:
+    """Return a release of KRaft whose JVMs map a broker's classes: a start takes a third less of the processor.
+
+    The archive is made by one start of a broker that tiers, and is kept beside the jars.
+    """
+    archive = release.jars / "broker.jsa"
+    with (release.jars / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not archive.exists():
+            made = root / archive.name
+            making = replace(release, options=(f"-XX:ArchiveClassesAtExit={made}", _OF_ARCHIVES))
+            with Broker(making, [root / "data"], tiering(root / "remote")).running():
+                pass  # it has loaded what it needs, and writes it when it ends
+            shutil.copy(made, archive.with_suffix(".tmp")).rename(archive)
+    return replace(release, options=(f"-XX:SharedArchiveFile={archive}", _OF_ARCHIVES))
 
 
 class Broker:

@@ -34,6 +34,8 @@ class Release:
     """A folder with the release and all that it needs."""
     classes: Path
     """Where programs of the tests are compiled to."""
+    options: tuple[str, ...] = ()
+    """Further options of each JVM."""
 
     @property
     def line(self) -> tuple[int, int]:
@@ -43,10 +45,11 @@ class Release:
 
     def command(self, main_class: str, *arguments: object, classes: Path | None = None) -> list[str]:
         """Return the command line that runs a class of this release, or one of ``classes`` against it."""
-        class_path = f"{classes}:{self.jars}/*" if classes else f"{self.jars}/*"
+        # The jars come first: an archive of classes is mapped where what it was made of is how the class path begins.
+        class_path = f"{self.jars}/*:{classes}" if classes else f"{self.jars}/*"
         # A test starts many short programs: what a JVM does to be fast later, and for many cores, is not worth it.
         swift = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xmx512m")
-        return ["java", *swift, _LOG4J, "-cp", class_path, main_class, *map(str, arguments)]
+        return ["java", *swift, *self.options, _LOG4J, "-cp", class_path, main_class, *map(str, arguments)]
 
     def tool(self, main_class: str, *arguments: object) -> str:
         """Run one of Kafka's own tools, such as ``kafka.tools.DumpLogSegments``; return what it prints."""

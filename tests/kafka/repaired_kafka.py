@@ -49,7 +49,7 @@ def repaired(release: Release, into: Path) -> Release:
     storage.unlink()
     shutil.copy(release.jars / storage.name, storage)
     _run("jar", "uf", storage, "-C", classes, ".")
-    return replace(release, jars=jars, classes=into / "programs")
+    return replace(release, jars=jars, classes=into / "programs", options=())
 
 
 def _source(version: str, into: Path) -> str:
