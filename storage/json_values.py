@@ -75,7 +75,7 @@ class Fields:
         return FormatError(f"{self.name}: {name}", position=0, expected=expected, found=shown(self.values[name]))
 
 
-def parsed(data: bytes, *, limit: int) -> object:
+def parse_json_object(data: bytes, *, limit: int) -> object:
     """Return the JSON object in ``data``, which has at most ``limit`` bytes.
 
     Raises:

@@ -22,7 +22,7 @@ from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, 
 from resnap.storage.words import first_of, instant, some
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import first_offset, is_cut_short, is_narrower, is_of_shorter_log
-from resnap.tiering.stored_snapshots import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, named, rules_made_under
+from resnap.tiering.stored_snapshots import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, producers_text, rules_made_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -175,7 +175,7 @@ def _lack(
     if found.outcome is not Outcome.REBUILT or found.comparison is None:
         return segment, f"it may lack producers: {found.reason or 'it could not be compared'}"
     lacks = lacking(found, found.comparison, plan, segment.snapshot_origin)
-    return (segment, f"it lacks {named(lacks)}") if lacks.total else None
+    return (segment, f"it lacks {producers_text(lacks)}") if lacks.total else None
 
 
 def _offsets(segments: Iterable[ShippedSegment]) -> str:

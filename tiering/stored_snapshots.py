@@ -239,7 +239,7 @@ class StoredSnapshots:
         lacks = lacking(found, found.comparison, plan, origin)
         differs = differing(found, found.comparison, origin)
         what = "; ".join(
-            f"{word} {named(producers)}"
+            f"{word} {producers_text(producers)}"
             for word, producers in (("lacks", lacks), ("differs in", differs))
             if producers.total
         )
@@ -338,7 +338,7 @@ def rules_made_under(origin: SnapshotOrigin) -> str:
     return f"producer.id.expiration.ms {origin.producer_id_expiration_ms}, {at}"
 
 
-def named(producers: Producers) -> str:
+def producers_text(producers: Producers) -> str:
     """Return the first of these producers by their ids, as text."""
     ids = producers.named[:MOST_SHOWN]
     more = producers.total - len(ids)

@@ -21,7 +21,7 @@ from resnap.replay.scan.header_scan import ScanFacts, read_blocks, whole_batch
 from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows
 from resnap.replay.spark.transaction_ends import TransactionEnds
 from resnap.storage.errors import FormatError
-from resnap.storage.log.compression import decompressed
+from resnap.storage.log.compression import decompress
 from resnap.storage.log.message_set import (
     MAGIC_V0,
     LegacyMessage,
@@ -183,7 +183,7 @@ class _RecordRows:
             content = whole_batch(reader, block, index)
             check_crc(content, at=at)
             if not batch.attributes & CONTROL:
-                records = decompressed(memoryview(content)[HEADER.size :], compression_name(batch.attributes), at=at)
+                records = decompress(memoryview(content)[HEADER.size :], compression_name(batch.attributes), at=at)
                 parsed = _parsed(records, count, at)
                 if is_cut:
                     fields = _fields(records, count, at)
@@ -333,7 +333,7 @@ def _legacy_fields(message: Buffer, at: int) -> Iterator[_Fields]:
     if not outer.is_compressed or value is None:
         yield outer.offset, outer.timestamp, key, value, ()
         return
-    inside = list(_messages(decompressed(value, compression_name(outer.attributes), at=at), at))
+    inside = list(_messages(decompress(value, compression_name(outer.attributes), at=at), at))
     first = 0 if outer.magic == MAGIC_V0 or not inside else outer.offset - inside[-1][0].offset
     for inner, data in inside:
         timestamp = outer.timestamp if outer.attributes & LOG_APPEND_TIME else inner.timestamp

@@ -21,7 +21,7 @@ from resnap.tiering.broker_releases import destination_releases
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
 from resnap.tiering.installing.installer import Installer, Surveyed, decide
 from resnap.tiering.installing.staging_area import StagingArea
-from resnap.tiering.installing.stopped_broker import refuse_running, shutdown_mark, stopped
+from resnap.tiering.installing.stopped_broker import lock_stopped_broker, refuse_running, shutdown_mark
 from resnap.tiering.installing.undo import MANIFEST_FILE
 from resnap.tiering.judging.inventory import take_inventory
 
@@ -130,7 +130,7 @@ def install_staged(
     """Install what is staged; ``on_manifest`` gets the path of the manifest before the first change."""
     disk = disk or Disk()
     area, undo_root = _area(request, s3), _undo_root(request)
-    with stopped(request.log_dir) as mark:
+    with lock_stopped_broker(request.log_dir) as mark:
         selection = _select(request, area)
         if not any(partition.installation.changes for partition in selection.surveyed):
             return selection.result(manifest=None, error=None)

@@ -42,7 +42,7 @@ from resnap.storage.stores.urls import local_path
 from resnap.tiering.cluster.client import Connect
 from resnap.tiering.controller.metadata.bootstrap import Bootstrap, read_bootstrap
 from resnap.tiering.installing.stopped_broker import refuse_running
-from resnap.tiering.restoring.new_cluster import MAX_BROKER_ID, Assignment, placed, read_assignment
+from resnap.tiering.restoring.new_cluster import MAX_BROKER_ID, Assignment, place_partitions, read_assignment
 from resnap.tiering.restoring.restoration import (
     Replaced,
     Restoration,
@@ -364,7 +364,7 @@ class _Run:
         """Yield what comes into which log dir, by partition."""
         sizes = [(restoration.topic_partition, restoration.size_bytes) for restoration in found]
         dirs = [(target.path, target.there.broker_id) for target in targets]
-        into = placed(sizes, dirs, self.request.assignment)
+        into = place_partitions(sizes, dirs, self.request.assignment)
         for restoration in found:
             for target in (target for target in targets if restoration.topic_partition in into[target.path]):
                 try:

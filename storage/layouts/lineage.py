@@ -66,7 +66,7 @@ def is_one_lineage(one: Link, other: Link) -> bool:
 
 
 class Span(NamedTuple):
-    """The offsets [start, end) of a segment."""
+    """The offsets [start, end), of a segment or between segments."""
 
     start: int
     end: int

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError
-from resnap.storage.json_values import parsed
+from resnap.storage.json_values import parse_json_object
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind, SnapshotOrigin, origin_from, origin_record
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
@@ -284,7 +284,7 @@ def read_origin(data: bytes) -> SnapshotOrigin:
 
     """
     try:
-        values = parsed(data, limit=MAX_ORIGIN_BYTES)
+        values = parse_json_object(data, limit=MAX_ORIGIN_BYTES)
     except FormatError as error:
         raise FormatError("origin of a snapshot", position=error.position, expected=error.expected,
                           found=error.found, hint=_HINT) from error  # fmt: skip

@@ -35,7 +35,7 @@ _PRIMES: Final = {1: 0x9E3779B1, 2: 0x85EBCA77, 3: 0xC2B2AE3D, 5: 0x165667B1}
 _32_BITS: Final = 0xFFFFFFFF
 
 
-def decompressed(data: Buffer, codec: str, *, at: int = 0) -> Buffer:
+def decompress(data: Buffer, codec: str, *, at: int = 0) -> Buffer:
     """Return the content of ``data``, which is compressed by the codec of that name (``compression_name``).
 
     Raises:

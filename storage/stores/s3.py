@@ -252,7 +252,7 @@ class S3ObjectStore:
         found = self._body(key, start, end, etag)
         if found is None:
             return b""
-        with closing(found[0]) as body, self._caller.translated(key):
+        with closing(found[0]) as body, self._caller.translate_errors(key):
             return b"".join(body.iter_chunks(CHUNK_BYTES))
 
     @contextmanager
@@ -276,7 +276,7 @@ class S3ObjectStore:
                     yield b""
                     return
                 body, etag = found
-                with closing(body), self._caller.translated(key):
+                with closing(body), self._caller.translate_errors(key):
                     yield b""
                     for chunk in body.iter_chunks(CHUNK_BYTES):
                         yield chunk
@@ -304,7 +304,7 @@ class S3ObjectStore:
             if not answer.get("ContentLength"):
                 return self.head(key), b""
             size_bytes = self._check_content_range(key, answer.get("ContentRange", ""), 0, length)
-            with self._caller.translated(key):
+            with self._caller.translate_errors(key):
                 return self._info(key, answer, size_bytes), b"".join(body.iter_chunks(CHUNK_BYTES))
 
     def _info(self, key: str, answer: Mapping[str, Any], size_bytes: int) -> ObjectInfo:

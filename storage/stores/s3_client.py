@@ -219,7 +219,7 @@ class S3Caller:
 
     def once(self, key: str | None, operation: Callable[[], T], *, claims: bool = False) -> T:
         """Call as ``call`` does, in a single attempt."""
-        with self.translated(key):
+        with self.translate_errors(key):
             try:
                 return operation()
             except botocore.exceptions.ClientError as error:
@@ -246,7 +246,7 @@ class S3Caller:
         return f"{self._url}/{key}" if key else self._url
 
     @contextmanager
-    def translated(self, key: str | None) -> Iterator[None]:
+    def translate_errors(self, key: str | None) -> Iterator[None]:
         """Translate boto3's errors into the store's; the only place that does."""
         try:
             yield

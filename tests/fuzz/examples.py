@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.api.paging import encoded as encoded_cursor
 from resnap.storage.disk import FileDigest
-from resnap.storage.layouts.aiven.pieces import compressed, encode_sizes
+from resnap.storage.layouts.aiven.pieces import compress, encode_sizes
 from resnap.storage.layouts.manifest import write_manifest
 from resnap.storage.layouts.segments import write_origin
 from resnap.storage.log.names import TopicPartition
@@ -35,10 +35,10 @@ from resnap.tiering.installing.undo import Change, UndoManifest
 from resnap.tiering.installing.undo import write_manifest as write_undo_manifest
 from resnap.tiering.judging.planning import SavedPlan, write_saved_plan
 from resnap.tiering.quota.client_quotas import ClientQuotas
-from resnap.tiering.quota.user_quotas import encoded as encoded_quotas
+from resnap.tiering.quota.user_quotas import encode_quotas
 from resnap.tiering.remote_log.records import encode_record as encode_remote_log_record
 from resnap.tiering.run_cache.results import CachedResults
-from resnap.tiering.run_cache.run_cache import encoded
+from resnap.tiering.run_cache.run_cache import encode_results
 from resnap.tiering.shipping.lease import Holder
 from tests.fuzz.parsers import INIT_VERSIONS, LARGEST
 from tests.logs.batch_builder import write_data_batch, write_legacy_message
@@ -97,7 +97,7 @@ _EXAMPLE_BYTES: Final = {
     "integers": [write_varint(value) * 2 for value in (0, -1, 300, -(1 << 31))],
     "records": [write_data_batch(offset=0, values=[b"one", b"two"], timestamps=[9, 10]), *_ENDED],
     "chunk-sizes": [encode_sizes(sizes) for sizes in ((), (9,), (900, 904, 5), (70_000, 90, 5))],
-    "zstd-piece": [compressed(data) for data in (b"", b"some bytes " * 40, bytes(300_000))],
+    "zstd-piece": [compress(data) for data in (b"", b"some bytes " * 40, bytes(300_000))],
     "control-message": [KEY.pack(0, kind) + write_message(one, one.version) for kind, one in _MESSAGES.items()],
     "metadata-log": [
         b"".join([_CLUSTER_BATCHES[0], write_data_batch(offset=1, values=[encode_record(_TOPIC)], timestamps=9)]),
@@ -117,7 +117,7 @@ _EXAMPLE_BYTES: Final = {
     "lease": [
         json.dumps(asdict(Holder(run="r", who="a on b", since_ms=9, process=this_process()))).encode(),
     ],
-    "quotas": [encoded_quotas(_QUOTAS)],
+    "quotas": [encode_quotas(_QUOTAS)],
     "journal": [b'{"version": 1, "begunMs": 0}\n["none/payments/0/9.manifest", "abc"]\n'],
     "cursor": [encoded_cursor("payments", 0, "/data").encode()],
     "metadata-record": [encode_record(_TOPIC)],
@@ -141,7 +141,7 @@ _EXAMPLE_BYTES: Final = {
             )
         )
     ],
-    "memory": [encoded(CachedResults(rules="r", directory="d"))[1]],
+    "memory": [encode_results(CachedResults(rules="r", directory="d"))[1]],
     "saved-plan": [
         write_saved_plan(
             SavedPlan(

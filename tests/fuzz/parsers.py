@@ -39,12 +39,12 @@ from resnap.tiering.controller.producer_ids.zookeeper_blocks import read_block_j
 from resnap.tiering.installing.staging_area import read_fingerprint
 from resnap.tiering.installing.undo import read_manifest as read_undo_manifest
 from resnap.tiering.judging.planning import read_saved_plan
-from resnap.tiering.quota.user_quotas import decoded as decoded_quotas
+from resnap.tiering.quota.user_quotas import decode_quotas
 from resnap.tiering.remote_log.records import decode_record as decode_remote_log_record
 from resnap.tiering.remote_log.records import read_events
 from resnap.tiering.remote_log.stored import read_custom_metadata
 from resnap.tiering.run_cache.run_cache import VERSION as CACHE_VERSION
-from resnap.tiering.run_cache.run_cache import decoded
+from resnap.tiering.run_cache.run_cache import decode_results
 from resnap.tiering.shipping.lease import read_holder
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
@@ -70,7 +70,7 @@ def _text(data: bytes) -> str:
 def _memory(data: bytes) -> object:
     """Read a memory with this body, under a checksum that fits: one that does not ends all reading at once."""
     head = json.dumps({"version": CACHE_VERSION, "crc32c": crc32c(data)})
-    return decoded(head.encode() + b"\n" + data, Path("/nowhere"))
+    return decode_results(head.encode() + b"\n" + data, Path("/nowhere"))
 
 
 def fitting(data: bytes) -> bytes:
@@ -194,7 +194,7 @@ PARSERS: Final[dict[str, Callable[[bytes], Any]]] = {
     "init-response": _init_response,
     "znode": read_block_json,
     "lease": _lease,
-    "quotas": decoded_quotas,
+    "quotas": decode_quotas,
     "journal": _journal,
     "cursor": lambda data: decoded_cursor(_text(data), str, int, str),
 }

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from resnap.scheduler.cli import run
 from resnap.tiering.installing.staging_area import FINGERPRINT_FILE, read_fingerprint
-from resnap.tiering.run_cache.run_cache import FILE, decoded
+from resnap.tiering.run_cache.run_cache import FILE, decode_results
 from tests.scheduler.shipped import check_store, entries, files_of
 
 if TYPE_CHECKING:
@@ -126,5 +126,5 @@ class Scene:
         return sum((store / key).stat().st_mtime == LONG_AGO_S for key in objects)
 
     def _check_memory(self, left: Path) -> int:
-        memories = [decoded(path.read_bytes(), path.parent) for path in left.rglob(FILE)]
+        memories = [decode_results(path.read_bytes(), path.parent) for path in left.rglob(FILE)]
         return len(memories)

@@ -19,7 +19,7 @@ from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
 from resnap.tiering.judging.refusal import Reason, Refusal
 from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults, SegmentMark
-from resnap.tiering.run_cache.run_cache import FILE, CacheFiles, decoded, encoded
+from resnap.tiering.run_cache.run_cache import FILE, CacheFiles, decode_results, encode_results
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 
@@ -126,12 +126,12 @@ WHOLE = CachedResults(
 
 @given(cut=st.integers(0, 2_000), flipped=st.integers(0, 2_000), garbage=st.binary(max_size=60))
 def test_no_bytes_make_reading_fail_or_give_another_cached_result(cut: int, flipped: int, garbage: bytes) -> None:
-    whole = b"".join(encoded(WHOLE))
+    whole = b"".join(encode_results(WHOLE))
     broken = bytearray(whole[:cut] + garbage)
     if broken:
         broken[flipped % len(broken)] ^= 1
     try:
-        found = decoded(bytes(broken), Path())
+        found = decode_results(bytes(broken), Path())
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return
     assert found == WHOLE

@@ -12,7 +12,7 @@ import pytest
 from resnap.storage.errors import ClusterError, UsageError
 from resnap.tiering.cluster import connecting
 from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.cluster.connecting import connected
+from resnap.tiering.cluster.connecting import connect_in_time
 
 OPEN_FILES = Path("/proc/self/fd")
 PATIENCE_MS = 3_000
@@ -89,4 +89,4 @@ def test_a_server_that_takes_a_connection_and_hangs_does_not_block_the_other_add
             raise TimeoutError
         return some[0]
 
-    assert connected(connect, (OSError,), ["hangs", "answers"], PATIENCE_MS) == "answers"
+    assert connect_in_time(connect, (OSError,), ["hangs", "answers"], PATIENCE_MS) == "answers"

@@ -14,7 +14,7 @@ from resnap.tiering.installing.staging_area import (
     SegmentPrint,
     StagedPrint,
     Staleness,
-    joined,
+    join_fingerprints,
     print_segment,
     read_fingerprint,
     write_fingerprint,
@@ -99,11 +99,11 @@ def test_a_segment_that_is_gone_from_the_middle_or_came_into_it_makes_stale() ->
 
 def test_joining_keeps_what_is_neither_made_again_nor_contradicted() -> None:
     later = Fingerprint(segments=(a_segment(0, digest="new"), a_segment(10)), snapshots=(a_snapshot(10),))
-    whole = joined(MADE, later)
+    whole = join_fingerprints(MADE, later)
     assert [snapshot.offset for snapshot in whole.snapshots] == [10, 40, 60]
     assert whole.segments == (a_segment(0, digest="new"), *SEGMENTS[1:])
-    assert joined(None, later) == later
-    assert joined(MADE, MADE) == MADE
+    assert join_fingerprints(None, later) == later
+    assert join_fingerprints(MADE, MADE) == MADE
 
 
 def test_one_is_found_by_its_offset() -> None:

@@ -16,7 +16,7 @@ from uuid import UUID
 from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.messages.wire import ZERO_UUID, uuid_text
-from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, bound_handshakes, connected, reach
+from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, bound_handshakes, connect_in_time, reach
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Cluster:
         self._patience_ms = patience_ms
         self._open = ExitStack()
         reach(servers, setup_timeout_s)
-        self._admin: Any = connected(
+        self._admin: Any = connect_in_time(
             lambda wait_ms, some: _new_client(
                 kafka.KafkaAdminClient, bootstrap_timeout_ms=wait_ms, **self._config | {"bootstrap_servers": some}
             ),

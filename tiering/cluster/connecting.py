@@ -167,7 +167,7 @@ def reach(servers: Sequence[str], timeout_s: float) -> None:
     raise ClusterError(f"cannot connect to {failed}", hint=_BY_PROPERTY)
 
 
-def connected(
+def connect_in_time(
     connect: Callable[[int, list[str]], _Made],
     errors: tuple[type[Exception], ...],
     servers: list[str],

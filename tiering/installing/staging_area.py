@@ -171,7 +171,7 @@ def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | 
     )
 
 
-def joined(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
+def join_fingerprints(earlier: Fingerprint | None, later: Fingerprint) -> Fingerprint:
     """Return ``later`` with the snapshots of ``earlier`` that it neither replaces nor contradicts."""
     if earlier is None:
         return later
@@ -334,7 +334,7 @@ class StagingArea:
             before = {} if earlier is None else earlier.compared
             known = {staged.offset: before[staged.offset] for staged in unchanged if staged.offset in before}
             compared = known | dict(compared or {})
-            whole = joined(earlier, replace(found, indexes=tuple(indexes), compared=compared))
+            whole = join_fingerprints(earlier, replace(found, indexes=tuple(indexes), compared=compared))
             self._store.put(_fingerprint_key(partition.topic_partition), write_fingerprint(whole))
 
     def put_index(self, topic_partition: TopicPartition, base_offset: int, body: bytes) -> StagedIndex:

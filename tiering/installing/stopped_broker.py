@@ -31,7 +31,7 @@ class ShutdownMark:
 
 
 @contextmanager
-def stopped(log_dir: Path) -> Iterator[ShutdownMark]:
+def lock_stopped_broker(log_dir: Path) -> Iterator[ShutdownMark]:
     """Hold the lock of ``log_dir`` while the context lasts; yield the mark of the clean shutdown.
 
     Raises:

@@ -42,7 +42,12 @@ from resnap.storage.errors import (
 )
 from resnap.storage.json_values import typed
 from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
-from resnap.tiering.installing.stopped_broker import ShutdownMark, find_shutdown_mark, refuse_running, stopped
+from resnap.tiering.installing.stopped_broker import (
+    ShutdownMark,
+    find_shutdown_mark,
+    lock_stopped_broker,
+    refuse_running,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -253,7 +258,7 @@ class Undo:
 
         """
         self.check()
-        with stopped(self.log_dir):
+        with lock_stopped_broker(self.log_dir):
             self.check()
             steps = self.steps()
             self._remove_unfinished()

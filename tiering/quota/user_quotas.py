@@ -65,7 +65,7 @@ class QuotaFile:
 
         """
         try:
-            return decoded(read_whole(self.path))
+            return decode_quotas(read_whole(self.path))
         except FileNotFoundError:
             return ClientQuotas()
         except OSError as error:
@@ -93,7 +93,7 @@ class QuotaFile:
             there = self.load()
             records = there.altered(changes)
             if records:
-                write_file(self._disk, self.path, [encoded(there.applied(records))])
+                write_file(self._disk, self.path, [encode_quotas(there.applied(records))])
             return records
 
     def set_rate(self, name: str | None, rate: float) -> bool:
@@ -124,13 +124,13 @@ class QuotaFile:
             lock_within(descriptor, lock, LONGEST_WAIT_S)
 
 
-def encoded(quotas: ClientQuotas) -> bytes:
+def encode_quotas(quotas: ClientQuotas) -> bytes:
     """Return the bytes of the file."""
     found = [{"entity": dict(entity), "values": dict(values)} for entity, values in quotas.described()]
     return (json.dumps({"version": VERSION, "quotas": found}, ensure_ascii=False, indent=1) + "\n").encode()
 
 
-def decoded(data: bytes) -> ClientQuotas:
+def decode_quotas(data: bytes) -> ClientQuotas:
     """Return the quotas in the bytes of the file.
 
     Raises:

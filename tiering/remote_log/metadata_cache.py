@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
+from resnap.storage.layouts.lineage import Span
 from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogSegmentMetadataRecord,
@@ -28,7 +29,6 @@ from resnap.tiering.remote_log.records import (
     TopicIdPartition,
     partition_of,
 )
-from resnap.tiering.verifying.chains import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -136,20 +136,20 @@ class RemoteLogMetadataCache:
         return min((segment.start_offset for segment in self.readable), default=None)
 
     @property
-    def gaps(self) -> tuple[Gap, ...]:
+    def gaps(self) -> tuple[Span, ...]:
         """Offsets between readable segments that none of them has."""
         return tuple(gap for gap, _ in self._seams() if gap.start < gap.end)
 
     @property
-    def overlaps(self) -> tuple[Gap, ...]:
+    def overlaps(self) -> tuple[Span, ...]:
         """Offsets that two readable segments share."""
         return tuple(shared for _, shared in self._seams() if shared.start < shared.end)
 
-    def _seams(self) -> Iterator[tuple[Gap, Gap]]:
+    def _seams(self) -> Iterator[tuple[Span, Span]]:
         reached = 0
         for number, one in enumerate(self.readable):
             if number:
-                yield Gap(reached, one.start_offset), Gap(one.start_offset, min(reached, one.end_offset + 1))
+                yield Span(reached, one.start_offset), Span(one.start_offset, min(reached, one.end_offset + 1))
             reached = max(reached, one.end_offset + 1)
 
 

@@ -125,7 +125,7 @@ def _replicas(one: Mapping[str, object]) -> tuple[Replica, ...]:
     return tuple(Replica(broker, to) for broker, to in zip(brokers, log_dirs, strict=True))
 
 
-def placed(
+def place_partitions(
     partitions: Iterable[tuple[TopicPartition, int]], log_dirs: Sequence[tuple[Path, int | None]], to: Assignment | None
 ) -> dict[Path, set[TopicPartition]]:
     """Return the partitions for each of ``log_dirs``, given as paths with the node ids of their brokers.

@@ -97,7 +97,7 @@ class CacheFiles:
 
     def _read(self, path: Path) -> CachedResults:
         try:
-            return decoded(read_whole(path, MAX_BYTES), path.parent)
+            return decode_results(read_whole(path, MAX_BYTES), path.parent)
         except FileNotFoundError:
             return CachedResults()
         except OSError as error:
@@ -115,7 +115,7 @@ class CacheFiles:
         self._loaded.pop(directory / FILE, None)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            write_whole(directory / FILE, encoded(results))
+            write_whole(directory / FILE, encode_results(results))
         except OSError as error:
             self._cannot_write(directory, error)
             return
@@ -147,7 +147,7 @@ def _delete_others(directory: Path, *, named: set[str], replaced: set[str]) -> N
                 path.unlink()
 
 
-def encoded(results: CachedResults) -> tuple[bytes, bytes]:
+def encode_results(results: CachedResults) -> tuple[bytes, bytes]:
     """Return ``results`` as the two lines of its file."""
     content = asdict(results)
     content["boundaries"] = [asdict(known) for known in results.boundaries.values()]
@@ -160,8 +160,8 @@ def encoded(results: CachedResults) -> tuple[bytes, bytes]:
     return head.encode() + b"\n", body
 
 
-def decoded(data: bytes, directory: Path) -> CachedResults:
-    """Return the results from the form that ``encoded`` writes; their states are in ``directory``.
+def decode_results(data: bytes, directory: Path) -> CachedResults:
+    """Return the results from the form that ``encode_results`` writes; their states are in ``directory``.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError: it has another form or version.

@@ -55,13 +55,13 @@ class Remainder:
     """A partition's candidates without those that need not, or must not, be shipped."""
 
     candidates: Candidates
-    order: tuple[tuple[Segment, int | None], ...]
+    order: tuple[tuple[Segment, int | None], ...] = ()
     """The same segments, as they become visible one after the other, each with the base offset of the one it needs."""
-    already: int
+    already: int = 0
     """How many segments the store holds, as they are or in other pieces."""
-    failures: tuple[FormatError | VerificationError, ...]
+    failures: tuple[FormatError | VerificationError, ...] = ()
     """What is wrong with manifests of others."""
-    unsettled: tuple[Segment, ...]
+    unsettled: tuple[Segment, ...] = ()
     """Those that are left alone for it."""
     held: tuple[ShippedSegment, ...] = ()
     """What readers of the store take of the offsets of all candidates that are of its log."""
@@ -83,13 +83,12 @@ def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = 
 
     """
     if not candidates.segments:
-        return Remainder(candidates=candidates, order=(), already=0, failures=(), unsettled=())
+        return Remainder(candidates=candidates)
     try:
         return _remainder(candidates, shipped, sources)
     except LogDirError as error:
         refused = [refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint) for segment in candidates.segments]
-        none_left = candidates.also_refusing(refused)
-        return Remainder(candidates=none_left, order=(), already=0, failures=(), unsettled=())
+        return Remainder(candidates=candidates.also_refusing(refused))
 
 
 def _remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources) -> Remainder:

@@ -12,20 +12,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.storage.layouts.lineage import chain_of, is_one_lineage
+from resnap.storage.layouts.lineage import Span, chain_of, is_one_lineage
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from resnap.storage.layouts.manifest import ManifestFacts
-
-
-class Gap(NamedTuple):
-    """Offsets [start, end) that no segment of a chain has, between others."""
-
-    start: int
-    end: int
 
 
 class Overlap(NamedTuple):
@@ -47,9 +40,10 @@ class Chain:
     start: int
     end: int
     segments: int
-    gaps: tuple[Gap, ...]
+    gaps: tuple[Span, ...]
+    """Offsets that no segment of the chain has, between others."""
     overlaps: tuple[Overlap, ...]
-    breaks: tuple[Gap, ...]
+    breaks: tuple[Span, ...]
     """Offsets that the chain lacks though there are segments with them: none of those begins where another ends."""
     layout: str = ""
     """Name of the layout whose manifests or keys name its segments; a store may hold several."""
@@ -84,20 +78,20 @@ def _chain(manifests: list[ManifestFacts]) -> Chain:
     )
 
 
-def _gaps(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
+def _gaps(ordered: Sequence[ManifestFacts]) -> Iterator[Span]:
     reached = ordered[0].base_offset
     for manifest in ordered:
         if manifest.base_offset > reached:
-            yield Gap(reached, manifest.base_offset)
+            yield Span(reached, manifest.base_offset)
         reached = max(reached, manifest.next_base_offset)
 
 
-def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Gap]:
+def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Span]:
     gaps = set(_gaps(ordered))
     start, end = ordered[0].base_offset, max(manifest.next_base_offset for manifest in ordered)
     links = [(manifest.base_offset, manifest.next_base_offset) for manifest in chain_of(ordered)]
     for below, above in pairwise([(start, start), *links, (end, end)]):
-        between = Gap(below[1], above[0])
+        between = Span(below[1], above[0])
         if between.start < between.end and between not in gaps:
             yield between
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.encryption import OVERHEAD_BYTES, WrappedKey
 from resnap.storage.errors import FormatError
-from resnap.storage.json_values import INT_MAX, Fields, parsed, shown
+from resnap.storage.json_values import INT_MAX, Fields, parse_json_object, shown
 from resnap.storage.layouts.aiven.pieces import (
     MAX_CHUNKS,
     MAX_SIZES_BYTES,
@@ -28,9 +28,9 @@ from resnap.storage.layouts.aiven.pieces import (
     FixedSizes,
     ListedSizes,
     chunk_count,
-    compressed,
+    compress,
     decode_sizes,
-    decompressed,
+    decompress,
     encode_sizes,
     frame_content_size,
 )
@@ -131,7 +131,7 @@ def read_manifest(data: bytes) -> AivenManifest:
         FormatError: it is not JSON, or the plugin could not read it.
 
     """
-    document = Fields("manifest", parsed(data, limit=MAX_MANIFEST_BYTES))
+    document = Fields("manifest", parse_json_object(data, limit=MAX_MANIFEST_BYTES))
     names = ("version", "chunkIndex", "segmentIndexes", "compression")
     document.check_names(names, optional=("encryption", _SEGMENT))
     version = document.values["version"]
@@ -175,7 +175,7 @@ def _document(manifest: AivenManifest) -> dict[str, Any]:
 def _chunk_index_record(index: ChunkIndex) -> dict[str, Any]:
     head = {"originalChunkSize": index.chunk_size, "originalFileSize": index.file_size}
     if isinstance(index.stored, ListedSizes):
-        sizes = _base64(compressed(encode_sizes(index.stored.sizes)))
+        sizes = _base64(compress(encode_sizes(index.stored.sizes)))
         return {"type": "variable", **head, "transformedChunks": sizes}
     fixed = index.stored
     return {"type": "fixed", **head, "transformedChunkSize": fixed.whole, "finalTransformedChunkSize": fixed.last}
@@ -211,7 +211,7 @@ def _transformed_chunks(fields: Fields) -> tuple[int, ...]:
     if size > MAX_SIZES_BYTES:
         raise FormatError(f"{fields.name}: transformedChunks", position=0, expected=f"{MAX_SIZES_BYTES} bytes at most",
                           found=size)  # fmt: skip
-    return decode_sizes(decompressed(frame, size))
+    return decode_sizes(decompress(frame, size))
 
 
 def _indexes(fields: Fields) -> IndexRanges:

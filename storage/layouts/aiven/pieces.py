@@ -213,7 +213,7 @@ _CODEC: Final = 7
 """The bits of a batch's attributes that say how it is compressed."""
 
 
-def compressed(data: bytes) -> bytes:
+def compress(data: bytes) -> bytes:
     """Return ``data`` as one zstd frame with its content size."""
     import pyarrow as pa  # noqa: PLC0415 - takes a while, and a plain store never needs it
 
@@ -221,7 +221,7 @@ def compressed(data: bytes) -> bytes:
     return frame
 
 
-def decompressed(frame: bytes, size: int) -> bytes:
+def decompress(frame: bytes, size: int) -> bytes:
     """Return the ``size`` bytes that ``frame`` holds, using no more memory than that.
 
     Raises:
@@ -267,7 +267,7 @@ def frame_content_size(frame: bytes) -> int:
 
 def stored_piece(data: bytes, place: str, *, is_compressed: bool, cipher: SegmentCipher | None) -> bytes:
     """Return ``data`` as it is stored; ``place`` identifies it within its segment."""
-    piece = compressed(data) if is_compressed else data
+    piece = compress(data) if is_compressed else data
     return piece if cipher is None else cipher.seal(piece, place)
 
 
@@ -280,7 +280,7 @@ def original_piece(piece: bytes, size: int | None, *, is_compressed: bool, ciphe
     """
     data = piece if cipher is None else cipher.open(piece)
     if is_compressed:
-        data = decompressed(data, frame_content_size(data) if size is None else size)
+        data = decompress(data, frame_content_size(data) if size is None else size)
     if size is not None and len(data) != size:
         raise FormatError("chunk", position=0, expected=f"{size} bytes", found=len(data))
     return data

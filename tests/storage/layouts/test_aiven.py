@@ -27,9 +27,9 @@ from resnap.storage.layouts.aiven.pieces import (
     ChunkIndex,
     FixedSizes,
     ListedSizes,
-    compressed,
+    compress,
     decode_sizes,
-    decompressed,
+    decompress,
     encode_sizes,
     frame_content_size,
     stored_piece,
@@ -325,11 +325,11 @@ GARBAGE: Final[dict[str, Any]] = {
     "sizes of another number of chunks": a_document(
         compression=True,
         chunkIndex={"type": "variable", "originalChunkSize": 9, "originalFileSize": 19,
-                    "transformedChunks": base64.b64encode(compressed(encode_sizes((5, 5)))).decode()},
+                    "transformedChunks": base64.b64encode(compress(encode_sizes((5, 5)))).decode()},
     ),
     "a list of sizes without compression": a_document(
         chunkIndex={"type": "variable", "originalChunkSize": 9, "originalFileSize": 9,
-                    "transformedChunks": base64.b64encode(compressed(encode_sizes((9,)))).decode()},
+                    "transformedChunks": base64.b64encode(compress(encode_sizes((9,)))).decode()},
     ),
     "two colons": a_document(encryption={"dataKey": "a:b:YWJj", "aad": "YWJj"}),
     "a key pair without a name": a_document(encryption={"dataKey": " :YWJj", "aad": "YWJj"}),
@@ -381,23 +381,23 @@ def test_nothing_is_written_that_could_not_be_read() -> None:
 
 @given(st.binary(max_size=70_000) | st.integers(0, 1 << 20).map(bytes))
 def test_a_frame_states_how_much_it_holds(data: bytes) -> None:
-    frame = compressed(data)
+    frame = compress(data)
     assert frame_content_size(frame) == len(data)
-    assert decompressed(frame, len(data)) == data
+    assert decompress(frame, len(data)) == data
     with pytest.raises(FormatError):
-        decompressed(frame, len(data) + 1)
+        decompress(frame, len(data) + 1)
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", b"\x28\xb5\x2f\xfd"]))
 def test_no_untrusted_frame_takes_more_than_it_may(data: bytes, magic: bytes) -> None:
     with pytest.raises(FormatError):
-        decompressed(magic + data, 1 << 20)
+        decompress(magic + data, 1 << 20)
 
 
 def test_a_frame_that_is_too_short_for_its_stated_size_takes_no_memory() -> None:
     told = (2**31 - 1).to_bytes(4, "little")
     with pytest.raises(FormatError, match="at most"):
-        decompressed(b"\x28\xb5\x2f\xfd\xa0" + told + bytes(40), 2**31 - 1)
+        decompress(b"\x28\xb5\x2f\xfd\xa0" + told + bytes(40), 2**31 - 1)
 
 
 @pytest.fixture(scope="session")

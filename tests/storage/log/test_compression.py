@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError
-from resnap.storage.log.compression import decompressed
+from resnap.storage.log.compression import decompress
 
 CONTENTS = st.one_of(st.binary(max_size=500), st.binary(min_size=1, max_size=9).map(lambda one: one * 30_000))
 
@@ -31,14 +31,14 @@ def compressed(content: bytes, codec: str) -> bytes:
 @given(content=CONTENTS)
 def test_what_is_compressed_comes_back(content: bytes) -> None:
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-        assert bytes(decompressed(compressed(content, codec), codec)) == content, codec
-    assert decompressed(pa.Codec("snappy").compress(content, asbytes=True), "snappy") == content
+        assert bytes(decompress(compressed(content, codec), codec)) == content, codec
+    assert decompress(pa.Codec("snappy").compress(content, asbytes=True), "snappy") == content
 
 
 def test_the_header_checksum_of_an_lz4_frame_may_be_wrong() -> None:
     frame = bytearray(compressed(b"abc" * 100, "lz4"))
     frame[6] ^= 0xFF
-    assert decompressed(frame, "lz4") == b"abc" * 100
+    assert decompress(frame, "lz4") == b"abc" * 100
 
 
 @given(damage=st.binary(max_size=60), cut=st.integers(0, 40), content=CONTENTS)
@@ -46,7 +46,7 @@ def test_damage_is_an_error_of_the_format(damage: bytes, cut: int, content: byte
     for codec in ("gzip", "snappy", "lz4", "zstd"):
         for data in (damage, compressed(content, codec)[: -cut - 1] + damage):
             try:
-                decompressed(data, codec, at=70)
+                decompress(data, codec, at=70)
             except FormatError:
                 continue
 
@@ -54,11 +54,11 @@ def test_damage_is_an_error_of_the_format(damage: bytes, cut: int, content: byte
 @pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
 def test_a_cut_stream_is_refused(codec: str) -> None:
     with pytest.raises(FormatError, match="compressed records at byte 70"):
-        decompressed(compressed(b"abc" * 9000, codec)[:-9], codec, at=70)
+        decompress(compressed(b"abc" * 9000, codec)[:-9], codec, at=70)
 
 
 def test_an_unknown_codec_and_an_absurd_length_are_refused() -> None:
     with pytest.raises(FormatError, match=r"expected none, gzip, snappy, lz4 or zstd, found unknown\(5\)"):
-        decompressed(b"", "unknown(5)")
+        decompress(b"", "unknown(5)")
     with pytest.raises(FormatError, match="a block of 6 bytes for 4294967295"):
-        decompressed(b"\xff\xff\xff\xff\x0f\0", "snappy")
+        decompress(b"\xff\xff\xff\xff\x0f\0", "snappy")

@@ -25,7 +25,7 @@ from resnap.tiering.quota.client_quotas import (
     user,
 )
 from resnap.tiering.quota.quota_manager import SEEN
-from resnap.tiering.quota.user_quotas import NAME, MetadataQuotas, QuotaFile, decoded, encoded
+from resnap.tiering.quota.user_quotas import NAME, MetadataQuotas, QuotaFile, decode_quotas, encode_quotas
 from tests.tiering.quota.quotas import manager, steady
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ def test_a_file_of_something_else_is_an_error_and_stays_as_it_is(content: bytes,
 @given(st.dictionaries(st.none() | st.text(min_size=1), st.floats(1e-9, 9e18), max_size=8))
 def test_quotas_round_trip_through_the_file(rates: dict[str | None, float]) -> None:
     quotas = ClientQuotas({user(name): {RATE: rate} for name, rate in rates.items()})
-    assert decoded(encoded(quotas)) == quotas
-    assert json.loads(encoded(quotas))["version"] == 1
+    assert decode_quotas(encode_quotas(quotas)) == quotas
+    assert json.loads(encode_quotas(quotas))["version"] == 1
 
 
 def quota(name: str | None, value: float, *, remove: bool = False, key: str = RATE) -> ClientQuotaRecord:
