@@ -12,13 +12,7 @@ from resnap.replay.kernel.compiling import inlined
 from resnap.replay.kernel.machine import load_8, load_16, load_32, load_64
 from resnap.replay.kernel.records import CUT_SHORT, varint
 from resnap.storage.log.record import ABORT, COMMIT, KEY, MARKER_VALUE, RECORDS_COUNT_POSITION
-from resnap.storage.log.record_batch import (
-    ATTRIBUTES_POSITION,
-    COMPRESSION_MASK,
-    CRC_POSITION,
-    HEADER,
-    LOG_APPEND_TIME,
-)
+from resnap.storage.log.record_batch import ATTRIBUTES_POSITION, COMPRESSION_MASK, CRC_POSITION, HEADER, LOG_APPEND_TIME
 
 ODD: Final = 0
 NO_MARKER: Final = 1

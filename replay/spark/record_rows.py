@@ -30,13 +30,7 @@ from resnap.storage.log.message_set import (
     read_legacy_message,
 )
 from resnap.storage.log.record import read_client_records
-from resnap.storage.log.record_batch import (
-    CONTROL,
-    HEADER,
-    LOG_APPEND_TIME,
-    check_crc,
-    compression_name,
-)
+from resnap.storage.log.record_batch import CONTROL, HEADER, LOG_APPEND_TIME, check_crc, compression_name
 from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:

@@ -18,8 +18,9 @@ from resnap.storage.sources.log_dirs import open_source
 from resnap.tiering.selection import Scope, select
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from resnap.replay.window import SegmentSpan
     from resnap.scheduler.runs.run import Row
     from resnap.scheduler.runs.scans import ScannedPartition, Scans
     from resnap.storage.log.partition_dir import PartitionDir
@@ -40,17 +41,6 @@ class ScannedBoundary(NamedTuple):
     state: str
     detail: str | None
     made: bool
-
-
-class ScannedSegment(NamedTuple):
-    """A segment of a partition, and up to when its records reach."""
-
-    base_offset: int
-    next_base_offset: int | None
-    """None for the active segment."""
-    size_bytes: int
-    last_ms: int
-    """Largest timestamp in its time index; without one, when the file was last written."""
 
 
 class LoadedSnapshot(NamedTuple):
@@ -99,21 +89,9 @@ class PartitionDetails:
             )
         return found
 
-    def segments(self, seen: ScannedPartition) -> list[ScannedSegment]:
+    def segments(self, seen: ScannedPartition) -> Sequence[SegmentSpan]:
         """Return the segments as they are now, ascending; raises as ``boundaries``."""
-        return self.reads.run(partial(self._segments, seen))
-
-    def _segments(self, seen: ScannedPartition) -> list[ScannedSegment]:
-        spans = segment_spans(self._partition(seen), self.engine.reading.sources)
-        return [
-            ScannedSegment(
-                base_offset=span.base_offset,
-                next_base_offset=span.next_base_offset,
-                size_bytes=span.size_bytes,
-                last_ms=span.mtime_ms if span.largest_timestamp_ms is None else span.largest_timestamp_ms,
-            )
-            for span in spans
-        ]
+        return self.reads.run(lambda: segment_spans(self._partition(seen), self.engine.reading.sources))
 
     def snapshot(self, seen: ScannedPartition, offset: int) -> LoadedSnapshot:
         """Return the snapshot at ``offset``: the one beside the segments, else one that a run has made.
@@ -141,7 +119,8 @@ class PartitionDetails:
         for file in found:
             with in_file(file):
                 return LoadedSnapshot(file, read_snapshot(sources.read(file)))
-        shipped = [one for one in self.scans.repairs(seen) if one.how == "shipped" and offset in one.offsets]
+        repairs = self.scans.repairs(seen)
+        shipped = [repair for repair in repairs if repair.how == "shipped" and offset in repair.offsets]
         hint = (
             f"a run has shipped it to {shipped[0].destination}" if shipped else "a replay makes those that are missing"
         )

@@ -19,11 +19,7 @@ from resnap.scheduler.settings.values import shown, shown_as
 from resnap.storage.words import human_count, instant, some, span
 from resnap.tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
 from resnap.tiering.controller.metadata.folding import SETTINGS_TYPES, load_image
-from resnap.tiering.controller.metadata.image import (
-    MetadataImage,
-    ResourceType,
-    metadata_version_name,
-)
+from resnap.tiering.controller.metadata.image import MetadataImage, ResourceType, metadata_version_name
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 
 _RESOURCES: Final = {kind.value: kind.name.lower().replace("_", "-") for kind in ResourceType}

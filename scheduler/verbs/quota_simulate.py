@@ -15,15 +15,7 @@ from resnap.scheduler.output.records import columns_of, instant_of, row_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
-from resnap.scheduler.verbs.quota_uses import (
-    PrincipalFile,
-    Profile,
-    Samples,
-    Unit,
-    WindowSeconds,
-    rules_of,
-    uses_of,
-)
+from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
 from resnap.storage.errors import UsageError
 from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, some
 from resnap.tiering.quota.active_producers import LogUses, Uses

@@ -141,15 +141,12 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
 
 
 def _begun(left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[Result]:
-    """Yield what there is to ship, what keeps a broker from starting, and what cannot be read.
-
-    That is of the sources, or of the manifests in the store.
-    """
+    """Yield what there is to ship, what ends a broker's start, and what of sources or manifests cannot be read."""
     yield Reported(what=left)
     ended_by = dict.fromkeys(start.ended_by for start in starts.values() if start.ended_by is not None)
-    yield Result(warnings=tuple(f"{Reason.NO_START.value}: {one}: {HINTS[Reason.NO_START]}" for one in ended_by))
+    yield Result(warnings=tuple(f"{Reason.NO_START.value}: {what}: {HINTS[Reason.NO_START]}" for what in ended_by))
     yield from unread(left.selection)
-    for order in (one for one in left.orders if one.left.failures):
+    for order in (order for order in left.orders if order.left.failures):
         _count_mismatches(order.left.failures, context)
         yield Result(topic_partition=order.topic_partition, faults=order.left.failures, partly_done=True)
 
@@ -172,7 +169,7 @@ def _stops(planner: Planner, left: Left, starts: Mapping[Place, BrokerStart], co
             start = starts[selected.inventory.partition.path]
             judged = planner.judge(selected, known[selected.topic_partition], start)
             blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)
-            stops = {one.reason: one for one in (*blocking, *judged.blockers.found)}
+            stops = {refusal.reason: refusal for refusal in (*blocking, *judged.blockers.found)}
             for reason in (Reason.MISSING_SNAPSHOT, Reason.NO_START):  # the one is rebuilt
                 stops.pop(reason, None)
             for reason, refusal in stops.items():
@@ -199,15 +196,15 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
         to_ship = {segment.base_offset for segment in order.left.candidates.segments}
         bad = [refusal for refusal in _unfit(order, starts, work.planner) if refusal.base_offset in to_ship]
         stop = min((refusal.base_offset for refusal in bad if refusal.reason is Reason.DAMAGED), default=None)
-        others += sum(stop is None or one < stop for one in to_ship.difference(refusal.base_offset for refusal in bad))
+        sound = to_ship.difference(refusal.base_offset for refusal in bad)
+        others += sum(stop is None or offset < stop for offset in sound)
         found = _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad))
         if found:
             faults[order.topic_partition] = tuple(found)
     for topic_partition, errors in faults.items():
-        yield Result(
-            topic_partition=topic_partition, state=PartitionState.FAILED, faults=errors, partly_done=others > 0
-        )
-    for order in (one for one in left.orders if one.doubted):
+        failed = PartitionState.FAILED
+        yield Result(topic_partition=topic_partition, state=failed, faults=errors, partly_done=others > 0)
+    for order in (order for order in left.orders if order.doubted):
         number = len(order.doubted)
         what = (
             f"{order.topic_partition}: {some(number, 'segment')} that the store holds, from offset"
@@ -223,8 +220,8 @@ def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Plann
     start = starts[partition.path]
     yield from (*start.refusals, *start.unusable)
     if order.segments:
-        found = damage_in_files(partition, planner.engine.reading.sources)
-        yield from (one for one in found if one.reason in FAULTS - {Reason.INDEX_UNUSABLE})  # others are rebuilt
+        damage, at_fault = damage_in_files(partition, planner.engine.reading.sources), FAULTS - {Reason.INDEX_UNUSABLE}
+        yield from (refusal for refusal in damage if refusal.reason in at_fault)  # others are rebuilt
 
 
 def _tiered_result(row: Tiered, context: Context) -> Reported[Tiered]:
@@ -447,25 +444,24 @@ class DryTierView(DryRunView):
         super().__init__()
         self._scope, self._to = scope, to
         self._orders: Sequence[TierOrder] = ()
-        self._segments: list[int] = []
+        self._sizes: list[int] = []
         self._topics: dict[str, list[int]] = {}
         """Sizes of the segments that are left to ship, by topic."""
 
     def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
         """Return the row of a planned partition, and count what is left to ship."""
         if isinstance(result, Reported) and isinstance(result.what, Left):
-            self._orders = orders = result.what.orders
-            left = [segment for order in orders for segment in order.left.candidates.segments]
-            self._segments = [segment.size_bytes for segment in left]
-            for order in orders:
+            self._orders = result.what.orders
+            for order in self._orders:
                 sizes = [segment.size_bytes for segment in order.left.candidates.segments]
                 self._topics.setdefault(order.topic_partition.topic, []).extend(sizes)
+                self._sizes += sizes
         return super().row(result)
 
     def table_head(self) -> Row:
         """Return what would be shipped of each topic, those of which it is most first."""
         left = [(topic, sizes) for topic, sizes in self._topics.items() if sizes]
-        most = sorted(left, key=lambda one: (-sum(one[1]), one[0]))
+        most = sorted(left, key=lambda topic_sizes: (-sum(topic_sizes[1]), topic_sizes[0]))
         head = {topic: f"{some(len(sizes), 'segment')}, {human_bytes(sum(sizes))}" for topic, sizes in most[:MOST_ROWS]}
         if len(most) > MOST_ROWS:
             rest = [size for _, sizes in most[MOST_ROWS:] for size in sizes]
@@ -475,19 +471,19 @@ class DryTierView(DryRunView):
 
     def totals(self) -> Row:
         """Return what would be read, and what would be shipped at most."""
-        return {**super().totals(), "segmentsToShip": len(self._segments), "bytesToShip": sum(self._segments)}
+        return {**super().totals(), "segmentsToShip": len(self._sizes), "bytesToShip": sum(self._sizes)}
 
     def closing(self) -> Iterator[str]:
         """Yield what would be shipped."""
         yield from _unsettled_lines(self._orders)
-        if self._topics and not self._segments:
+        if self._topics and not self._sizes:
             if not any(order.left.failures for order in self._orders):
                 yield f"Nothing to ship: no segment is eligible that is not in {self._to} already."
                 yield from _next_of(self._scope, self._to, shipped=sum(order.left.already for order in self._orders))
             return
         if nothing := sum(not sizes for sizes in self._topics.values()):
             yield f"Not shown: {some(nothing, 'topic')} of which nothing is left to ship."
-        what = f"up to {some(len(self._segments), 'segment')} ({human_bytes(sum(self._segments))})"
+        what = f"up to {some(len(self._sizes), 'segment')} ({human_bytes(sum(self._sizes))})"
         yield f"would write {what} into {self._to}. Nothing was written."
         yield AND_DO_IT
 

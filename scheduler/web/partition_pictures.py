@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.web.svg import LINE_PX, element, picture, rect
 from resnap.scheduler.web.words import Word, moment
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from markupsafe import Markup
 
-    from resnap.scheduler.runs.partition_details import ScannedBoundary, ScannedSegment
+    from resnap.replay.window import SegmentSpan
+    from resnap.scheduler.runs.partition_details import ScannedBoundary
 
 MOST_CELLS: Final = 120
 MADE: Final = "made"
@@ -81,13 +82,6 @@ def _cell(boundaries: Sequence[ScannedBoundary]) -> Cell:
     return Cell(first=first, last=last, word=word, title=f"{where}: {spread_of(boundaries)}")
 
 
-class Mark(NamedTuple):
-    """An offset that is marked with a line."""
-
-    name: str
-    offset: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
     """One segment, or several that follow one another, shown as the first of them in the order of states."""
@@ -119,12 +113,12 @@ class SegmentsPicture:
 
 
 def segments_picture(
-    segments: Sequence[ScannedSegment],
+    segments: Sequence[SegmentSpan],
     boundaries: Sequence[ScannedBoundary],
     shipped: frozenset[int],
-    marks: Sequence[Mark],
+    marks: Mapping[str, int],
 ) -> SegmentsPicture | None:
-    """Return the picture of a partition, with ``shipped`` ends and ``marks``; None where it has no segment."""
+    """Return the picture of a partition, with ``shipped`` ends and named offsets; None where it has no segment."""
     if not segments:
         return None
     ends = {boundary.offset: BOUNDARIES[state_of(boundary)] for boundary in boundaries}
@@ -143,18 +137,23 @@ def segments_picture(
     )
 
 
-def _word(segment: ScannedSegment, ends: Mapping[int, Word], shipped: frozenset[int]) -> Word:
+def _word(segment: SegmentSpan, ends: Mapping[int, Word], shipped: frozenset[int]) -> Word:
     end = segment.next_base_offset
     if end is None:
         return ACTIVE
     return SHIPPED if end in shipped else ends.get(end, ACTIVE)
 
 
-def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[_Column]:
+def _last_ms(segment: SegmentSpan) -> int:
+    """Return the largest timestamp in its time index; without one, when the file was last written."""
+    return segment.mtime_ms if segment.largest_timestamp_ms is None else segment.largest_timestamp_ms
+
+
+def _columns(segments: Sequence[SegmentSpan], words: Sequence[Word]) -> list[_Column]:
     """Return at most ``MOST_COLUMNS`` columns, and the active segment; time never falls, whatever clients say."""
     closed = len(segments) - (segments[-1].next_base_offset is None)
     size = max(1, -(-closed // MOST_COLUMNS))
-    last_ms = list(accumulate((segment.last_ms for segment in segments), max))
+    last_ms = list(accumulate(map(_last_ms, segments), max))
     # When the first segment begins is in no index: it is drawn as if it covered as much time as the others on average.
     from_ms = last_ms[0] - (last_ms[max(closed - 1, 0)] - last_ms[0]) // max(closed - 1, 1)
     columns = []
@@ -177,7 +176,7 @@ def _columns(segments: Sequence[ScannedSegment], words: Sequence[Word]) -> list[
 
 
 def _draw(
-    columns: Sequence[_Column], marks: Sequence[Mark], width: int, height: int, title: str, class_: str
+    columns: Sequence[_Column], marks: Mapping[str, int], width: int, height: int, title: str, class_: str
 ) -> Markup:
     closed = [column for column in columns if column.end is not None]
     end = float(width - _ACTIVE_PX * (closed != columns))  # where the active segment begins
@@ -193,8 +192,8 @@ def _draw(
         places.append((x, wide))
         gap = min(1.0, wide / 4)
         shapes.append(rect(x + gap, height - _BOTTOM - high, wide - 2 * gap, high, column.word.tone, column.title))
-    for line, mark in enumerate(marks):
-        shapes += _draw_mark(mark, _place_of(mark.offset, columns, places), line, width, height)
+    for line, (name, offset) in enumerate(marks.items()):
+        shapes += _draw_mark(f"{name} {offset}", _place_of(offset, columns, places), line, width, height)
     axis = height - 6
     shapes.append(element("text", moment(first_ms), x=0, y=axis))
     shapes.append(element("text", moment(last_ms), x=end, y=axis, text_anchor="end"))
@@ -210,9 +209,8 @@ def _place_of(offset: int, columns: Sequence[_Column], places: Sequence[tuple[fl
     return places[-1][0] + places[-1][1]
 
 
-def _draw_mark(mark: Mark, x: float, line: int, width: int, height: int) -> list[Markup]:
+def _draw_mark(text: str, x: float, line: int, width: int, height: int) -> list[Markup]:
     y, at_end = (line + 1) * LINE_PX, x > width / 2
-    text = f"{mark.name} {mark.offset}"
     side = {"x": x - 4, "text_anchor": "end"} if at_end else {"x": x + 4}
     rule = element("line", x1=x, x2=x, y1=y - 10, y2=height - _BOTTOM, class_="mark")
     return [rule, element("text", text, y=y, **side)]

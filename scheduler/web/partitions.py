@@ -16,7 +16,6 @@ from resnap.scheduler.web.commands import Command, resnap
 from resnap.scheduler.web.pages import Context, PageContext, link, partition_path, turned
 from resnap.scheduler.web.partition_pictures import (
     BOUNDARIES,
-    Mark,
     SegmentsPicture,
     cells,
     segments_picture,
@@ -48,7 +47,7 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
         return context.page("places.html", several)
     seen = seen_in(services, context.who, topic, partition, source or None)
     boundaries, error = _boundaries(services, seen)
-    shown, following = paging.cut_whole(boundaries, lambda one: one.offset, int)
+    shown, following = paging.cut_whole(boundaries, lambda boundary: boundary.offset, int)
     path, repairs = partition_path(seen), services.scans.repairs(seen)
     staged = frozenset[int]().union(*(repair.offsets for repair in repairs if repair.how == "regenerated"))
     values: dict[str, object] = {
@@ -60,7 +59,8 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
         "spread": spread_of(boundaries),
         "segments": None if error else _segments(services, seen, boundaries),
         "boundaries": [
-            (one, BOUNDARIES[state_of(one)], state_of(one) in _USABLE or one.offset in staged) for one in shown
+            (boundary, BOUNDARIES[state_of(boundary)], state_of(boundary) in _USABLE or boundary.offset in staged)
+            for boundary in shown
         ],
         "has_details": any(boundary.detail for boundary in shown),
         "count": len(boundaries),
@@ -96,7 +96,7 @@ def show_snapshot(
         "rows": [producer_row(loaded.entries[pid]) for pid in shown],
         "count": len(loaded.entries),
         "between": between,
-        "changes": [] if between is None else [_change(*one) for one in between.changed[: paging.limit]],
+        "changes": [] if between is None else [_change(*changed) for changed in between.changed[: paging.limit]],
         "limit": paging.limit,
         "path": path,
         "explain_path": f"{partition_path(seen)}/explain/{offset}",
@@ -155,7 +155,7 @@ def _segments(services: Services, seen: ScannedPartition, boundaries: list[Scann
         "last stable offset": live.get("lastStableOffset"),
         "high watermark": seen.row["highWatermark"],
     }
-    marks = [Mark(name, offset) for name, offset in offsets.items() if isinstance(offset, int)]
+    marks = {name: offset for name, offset in offsets.items() if isinstance(offset, int)}
     return segments_picture(segments, boundaries, shipped, marks)
 
 

@@ -27,12 +27,7 @@ from resnap.storage.log.indexes import (
     read_transaction_index,
     trimmed_length,
 )
-from resnap.storage.log.producer_snapshot import (
-    CRC_POSITION,
-    ENTRY,
-    ProducerEntry,
-    read_snapshot_array,
-)
+from resnap.storage.log.producer_snapshot import CRC_POSITION, ENTRY, ProducerEntry, read_snapshot_array
 from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
 from resnap.storage.log.record import read_records

@@ -9,11 +9,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from resnap.replay.window import SegmentSpan
 from resnap.scheduler.output.answer import way_of
-from resnap.scheduler.runs.partition_details import ScannedBoundary, ScannedSegment
+from resnap.scheduler.runs.partition_details import ScannedBoundary
 from resnap.scheduler.runs.scan_history import DAY_MS
 from resnap.scheduler.runs.scans import Scans
-from resnap.scheduler.web.partition_pictures import Mark, segments_picture
+from resnap.scheduler.web.partition_pictures import segments_picture
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 from tests.scheduler.api.whole import Whole, whole
@@ -143,13 +144,23 @@ def test_a_partition_shows_its_segments_to_scale_with_the_offsets_that_matter(se
     assert "by the snapshot at their end: " in str(drawn[0].findtext("title"))
 
 
+def span_of(number: int, end: int | None, *, size_bytes: int, largest_timestamp_ms: int) -> SegmentSpan:
+    return SegmentSpan(
+        locator="",
+        base_offset=10 * number,
+        next_base_offset=end,
+        size_bytes=size_bytes,
+        mtime_ms=0,
+        largest_timestamp_ms=largest_timestamp_ms,
+    )
+
+
 def test_an_active_segment_that_was_idle_for_long_takes_no_more_width_than_any_other() -> None:
     ends = [*range(10, 100, 10), None]
     segments = [
-        ScannedSegment(base_offset=10 * n, next_base_offset=end, size_bytes=1, last_ms=10**12 if end is None else n)
-        for n, end in enumerate(ends)
+        span_of(n, end, size_bytes=1, largest_timestamp_ms=10**12 if end is None else n) for n, end in enumerate(ends)
     ]
-    found = segments_picture(segments, [], frozenset(), [Mark("high watermark", 95)])
+    found = segments_picture(segments, [], frozenset(), {"high watermark": 95})
     assert found is not None
     for picture in found.pictures:
         drawn = ET.fromstring(picture)  # noqa: S314
@@ -162,17 +173,14 @@ def test_an_active_segment_that_was_idle_for_long_takes_no_more_width_than_any_o
 
 def test_thousands_of_segments_are_drawn_in_columns_that_hide_no_trouble() -> None:
     segments = [
-        ScannedSegment(
-            base_offset=10 * n, next_base_offset=None if n == 4_999 else 10 * n + 10, size_bytes=n, last_ms=n
-        )
-        for n in range(5_000)
+        span_of(n, None if n == 4_999 else 10 * n + 10, size_bytes=n, largest_timestamp_ms=n) for n in range(5_000)
     ]
     boundaries = [
         ScannedBoundary(segment.base_offset + 10, segment.base_offset, segment.size_bytes, "present", None, made=False)
         for segment in segments[:-1]
     ]
     boundaries[2_345] = boundaries[2_345]._replace(state="missing")
-    found = segments_picture(segments, boundaries, frozenset({10, 20}), [Mark("last stable offset", 23_456)])
+    found = segments_picture(segments, boundaries, frozenset({10, 20}), {"last stable offset": 23_456})
     assert found is not None
     rects = ET.fromstring(found.pictures[0]).findall("rect")  # noqa: S314
     assert len(rects) <= 241
