@@ -10,7 +10,7 @@ columns of records are declared here, too: ``record_rows``, which makes them, lo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -110,13 +110,6 @@ def damage_rows(segment: LogSegment, damage: Iterable[FormatError], schema: pa.S
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
-class _Control(NamedTuple):
-    """The fields of a block's control records, a value for each header."""
-
-    types: list[str | None]
-    coordinator_epochs: list[int | None]
-
-
 def read_header_rows(segment: LogSegment, sources: Sources = PLAIN) -> Iterator[pa.RecordBatch]:
     """Yield the rows of ``segment`` (``ROW_SCHEMA``), block by block; in a block, those of old messages come first.
 
@@ -132,8 +125,8 @@ def read_header_rows(segment: LogSegment, sources: Sources = PLAIN) -> Iterator[
                 yield pa.RecordBatch.from_pylist(rows, schema=ROW_SCHEMA)
             if len(block.headers):
                 with in_file(segment.range.locator):
-                    control = _control(reader, block)
-                yield _batch_rows(segment, block, control)
+                    types, coordinator_epochs = _control_fields(reader, block)
+                yield _batch_rows(segment, block, types, coordinator_epochs)
 
 
 def _message_row(segment: LogSegment, position: int, message: LegacyMessage) -> dict[str, object]:
@@ -154,17 +147,21 @@ def _message_row(segment: LogSegment, position: int, message: LegacyMessage) -> 
     return row if message.is_compressed else row | {"baseOffset": message.offset, "recordsCount": 1}
 
 
-def _control(reader: RangeReader, block: Block) -> _Control:
-    control = _Control([None] * len(block.headers), [None] * len(block.headers))
+def _control_fields(reader: RangeReader, block: Block) -> tuple[list[str | None], list[int | None]]:
+    """Return the types of a block's control records, and the coordinator epochs, a value for each header."""
+    types: list[str | None] = [None] * len(block.headers)
+    coordinator_epochs: list[int | None] = [None] * len(block.headers)
     for index in np.flatnonzero(block.headers["attributes"] & CONTROL).tolist():
         record = control_record(reader, block, index)
         if record is not None and record.is_marker:
-            control.types[index] = _MARKERS[record.type]
-            control.coordinator_epochs[index] = record.coordinator_epoch
-    return control
+            types[index] = _MARKERS[record.type]
+            coordinator_epochs[index] = record.coordinator_epoch
+    return types, coordinator_epochs
 
 
-def _batch_rows(segment: LogSegment, block: Block, control: _Control) -> pa.RecordBatch:
+def _batch_rows(
+    segment: LogSegment, block: Block, types: list[str | None], coordinator_epochs: list[int | None]
+) -> pa.RecordBatch:
     headers = block.headers
     count, attributes = len(headers), headers["attributes"]
     columns = {
@@ -181,8 +178,8 @@ def _batch_rows(segment: LogSegment, block: Block, control: _Control) -> pa.Reco
         "compression": [_CODECS[codec] for codec in (attributes & COMPRESSION_MASK).tolist()],
         "isTransactional": (attributes & TRANSACTIONAL) != 0,
         "isControl": (attributes & CONTROL) != 0,
-        "controlType": control.types,
-        "coordinatorEpoch": control.coordinator_epochs,
+        "controlType": types,
+        "coordinatorEpoch": coordinator_epochs,
         "producerId": _unless_absent(headers["producer_id"]),
         "producerEpoch": _unless_absent(headers["producer_epoch"]),
         "baseSequence": _unless_absent(headers["base_sequence"]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.reports import identity
 from resnap.storage.errors import ResnapError
@@ -32,13 +32,6 @@ _OF_ENDING: Final = {
     Ending.HANGING: "It hangs, and was not committed",
     Ending.UNKNOWN: "Whether it is committed is not known here",
 }
-
-
-class Led(NamedTuple):
-    """A partition and its leader's node id."""
-
-    topic_partition: TopicPartition
-    leader: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +87,12 @@ def holders_of(
     connect: Connect | None,
     producer_ids: Collection[int],
     warn: Callable[[str], None],
-    led: Led | None = None,
+    led: tuple[TopicPartition, int] | None = None,
 ) -> Holders:
     """Return the transactional ids of ``producer_ids``, from the running cluster if configured, else from ``log_dir``.
 
-    A failure only causes a warning: the names are only informative. The leader of the partition ``led`` is asked which
-    transactions are open now, because a log dir may be a copy.
+    A failure only causes a warning: the names are only informative. The leader of the partition in ``led`` is
+    asked which transactions are open now, because a log dir may be a copy.
     """
     if not producer_ids:
         return Holders(by_producer_id={})
@@ -114,15 +107,15 @@ def holders_of(
                 return Holders(
                     by_producer_id=describe_transactions(cluster, producer_ids).by_producer_id(),
                     states=states,
-                    open_now=None if led is None else _open_now(cluster, led),
+                    open_now=None if led is None else _open_now(cluster, *led),
                 )
     except ResnapError as error:
         warn(f"the cluster does not say who holds transactions: {error}")
     return Holders(by_producer_id=states.by_producer_id(), states=states)
 
 
-def _open_now(cluster: Cluster, led: Led) -> frozenset[tuple[int, int]] | None:
-    answer = describe_producers(cluster, led.leader, [led.topic_partition])[led.topic_partition]
+def _open_now(cluster: Cluster, topic_partition: TopicPartition, leader: int) -> frozenset[tuple[int, int]] | None:
+    answer = describe_producers(cluster, leader, [topic_partition])[topic_partition]
     starts = ((producer.producer_id, producer.current_transaction_start_offset) for producer in answer.producers)
     return None if answer.error else frozenset((pid, start) for pid, start in starts if start is not None)
 

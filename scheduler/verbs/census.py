@@ -228,14 +228,6 @@ def expirations(present_ms: int, under_ms: int | None) -> tuple[int, ...]:
     return (present_ms,) if under_ms is None else (present_ms, under_ms)
 
 
-@dataclass(slots=True)
-class TopicCount:
-    """What was counted of one topic so far."""
-
-    census: Census
-    partitions: list[Row]
-
-
 def _of_age(age: str, row: Row) -> object:
     return cast("dict[str, int]", row["ages"])[age]
 
@@ -286,7 +278,9 @@ class CensusView(View["Counted | Unread"]):
         self._expirations = expirations(present, request.under_ms)
         self._now_ms = context.settings.as_of_ms or context.clock.now_ms()
         self._all = Census.empty(age_edges(self._expirations))
-        self._topics: dict[str, TopicCount] = {}
+        self._topics: dict[str, Census] = {}
+        self._partitions: dict[str, list[Row]] = {}
+        """Rows by topic."""
         self._origins: Counter[str] = Counter()
         self._unread_bytes = 0
 
@@ -308,9 +302,8 @@ class CensusView(View["Counted | Unread"]):
             "unreadBytes": result.unread_bytes,
             "reason": result.reason,
         }
-        mine = self._topics.setdefault(topic, TopicCount(Census.empty(self._all.edges), []))
-        mine.census.add(result.census)
-        mine.partitions.append({name: value for name, value in row.items() if name != "topic"})
+        self._topics.setdefault(topic, Census.empty(self._all.edges)).add(result.census)
+        self._partitions.setdefault(topic, []).append({name: row[name] for name in row if name != "topic"})
         self._all.add(result.census)
         self._origins[result.origin] += 1
         self._unread_bytes += result.unread_bytes
@@ -318,12 +311,11 @@ class CensusView(View["Counted | Unread"]):
 
     def rest(self) -> Iterator[Row]:
         """Yield the topics, most producers first."""
-        for topic, mine in sorted(self._topics.items(), key=lambda item: (-item[1].census.producers, item[0])):
-            partitions = sorted(mine.partitions, key=lambda row: int(str(row["partition"])))
-            yield {"topic": topic, **self._figures(mine.census), "partitions": partitions}
+        for topic, census in sorted(self._topics.items(), key=lambda item: (-item[1].producers, item[0])):
+            partitions = sorted(self._partitions[topic], key=lambda row: int(str(row["partition"])))
+            yield {"topic": topic, **self._figures(census), "partitions": partitions}
         if self._request.plot is not None:
-            topics = {topic: mine.census for topic, mine in self._topics.items()}
-            draw_census(topics, self._all, self._expirations, self._request.plot)
+            draw_census(self._topics, self._all, self._expirations, self._request.plot)
             self._context.note(f"drawn into {self._request.plot}")
 
     def _figures(self, census: Census) -> dict[str, object]:
@@ -404,11 +396,11 @@ class CensusView(View["Counted | Unread"]):
             yield f"{whose}, most of {', '.join(most)}."
         for principal, count in total.principals.most_common(MOST_PRINCIPALS):
             yield f"{principal}: {some(count, 'producer')}."
-        for topic, mine in self._topics.items():
-            if _stands_out(mine.census):
+        for topic, census in self._topics.items():
+            if _stands_out(census):
                 yield (
-                    f"{topic}: {human_count(mine.census.one_batch)} of"
-                    f" {some(mine.census.producers - mine.census.transactional, 'producer')} wrote a single batch: a "
+                    f"{topic}: {human_count(census.one_batch)} of"
+                    f" {some(census.producers - census.transactional, 'producer')} wrote a single batch: a "
                     "client creates a producer for each message, and should reuse one."
                 )
 

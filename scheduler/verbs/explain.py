@@ -12,7 +12,7 @@ from resnap.replay.explain import explain as explain_entries
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
-from resnap.scheduler.job.open_transactions import Holders, Led, holders_of, transaction_row, transaction_text
+from resnap.scheduler.job.open_transactions import Holders, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import BatchRow, explanation_rows
 from resnap.scheduler.job.wiring import reading_of, scope_of
 from resnap.scheduler.output.records import columns_of
@@ -72,9 +72,11 @@ def run(request: Asked, context: Context) -> Iterator[Explained | Reported[LostL
         find_ends(found, segments, request.offset, sources=sources)
     except ResnapError as error:  # of what is above the offset, which is not asked about
         context.warn(f"whether transactions that are open at {request.offset} have ended is not known: {error}")
-    producer_ids = [one.producer_id for one in found if any(batch.is_transactional for batch in one.roles.values())]
+    producer_ids = [
+        entry.producer_id for entry in found if any(batch.is_transactional for batch in entry.roles.values())
+    ]
     live = selected.live_facts
-    led = None if live is None or live.leader is None else Led(selected.topic_partition, live.leader)
+    led = None if live is None or live.leader is None else (selected.topic_partition, live.leader)
     holders = holders_of(selected.log_dir.path, scope.connect, producer_ids, context.warn, led)
     for explanation in found:
         holder = holders.by_producer_id.get(explanation.producer_id)
