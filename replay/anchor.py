@@ -55,7 +55,7 @@ def anchored(plan: PartitionPlan, anchors: Iterable[Anchor]) -> PartitionPlan:
     if not serving:
         return plan
     *others, window = plan.runs
-    anchor = max(serving, key=lambda one: one.offset)
+    anchor = max(serving, key=lambda state: state.offset)
     aborted = {txn.producer_id for txn in plan.evidence.aborted_across(anchor.read_from)}
     begun = replace(
         window,

@@ -143,7 +143,7 @@ def _part_start(locator: str, position: int, reading: Reading) -> PartStart | No
 
 def by_segment(summaries: Iterable[SplitSummary]) -> Iterator[tuple[SplitSummary, ...]]:
     """Group ordered summaries by segment; the state of a run's anchor is a group of its own."""
-    for _, parts in groupby(summaries, key=lambda one: (one.segment_index, one.part == ANCHOR_PART)):
+    for _, parts in groupby(summaries, key=lambda summary: (summary.segment_index, summary.part == ANCHOR_PART)):
         yield tuple(parts)
 
 

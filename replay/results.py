@@ -270,7 +270,7 @@ def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
     if outcome is not Outcome.REBUILT:
         return replace(
             of_outcome[0],
-            unexplained_since_ms=min(_known(of_outcome, lambda one: one.unexplained_since_ms), default=None),
+            unexplained_since_ms=min(_known(of_outcome, lambda boundary: boundary.unexplained_since_ms), default=None),
             moved=frozenset().union(*(boundary.moved for boundary in of_outcome)),
             unmoved=frozenset().union(*(boundary.unmoved for boundary in of_outcome)),
             # If reasons differ only in an offset, take the one with the smallest offset.
@@ -280,7 +280,7 @@ def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
         ranges[0],
         entries=sum(boundary.entries for boundary in ranges),
         left_out=fewest(left_out for boundary in ranges for left_out in boundary.left_out),
-        comparison=_join_comparisons(_known(ranges, lambda one: one.comparison)),
+        comparison=_join_comparisons(_known(ranges, lambda boundary: boundary.comparison)),
     )
 
 
@@ -307,7 +307,7 @@ def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
         coordinator_kept=Producers.join([comparison.coordinator_kept for comparison in ranges]),
         older_rules=Producers.join([comparison.older_rules for comparison in ranges]),
         unrecorded=Producers.join([comparison.unrecorded for comparison in ranges]),
-        unread_since_ms=min(_known(ranges, lambda one: one.unread_since_ms), default=None),
+        unread_since_ms=min(_known(ranges, lambda boundary: boundary.unread_since_ms), default=None),
     )
 
 

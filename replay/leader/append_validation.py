@@ -180,7 +180,7 @@ class KnownProducer:
         if batch.producer_epoch != self.entry.producer_epoch:
             return None
         wanted = (batch.base_sequence, batch.last_sequence)
-        return next((one for one in self.batches if (one.first_sequence, one.last_sequence) == wanted), None)
+        return next((batch for batch in self.batches if (batch.first_sequence, batch.last_sequence) == wanted), None)
 
     def after(self, entry: ProducerEntry, *added: BatchMetadata) -> KnownProducer:
         """Return this producer with ``entry`` and further batches; those of another epoch are dropped."""

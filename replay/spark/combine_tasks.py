@@ -79,7 +79,7 @@ class Combining:
             with Spool() as spool:
                 for share, block in blocks:
                     spool.add((share, *block.place), block.body)
-                for number, stored in groupby(spool.ordered(), key=lambda one: one.place[0]):
+                for number, stored in groupby(spool.ordered(), key=lambda block: block.place[0]):
                     of_share = (block._replace(place=block.place[1:]) for block in stored)
                     yield from self._combine_share(self.shares[number], of_share)
         except ResnapError as error:
@@ -159,7 +159,7 @@ def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], 
         with Spool() as spool:
             for one in made:
                 spool.add(one[:5], one.body)
-            for (run, boundary), stored in groupby(spool.ordered(), key=lambda one: one.place[:2]):
+            for (run, boundary), stored in groupby(spool.ordered(), key=lambda block: block.place[:2]):
                 if boundary == RUN:
                     yield from (Made(run, RUN, RESULT, block.place[3], 0, block.read()) for block in stored)
                 else:

@@ -208,7 +208,7 @@ class SparkRebuild:
             begin_task()
             yield from merge((one for _, one in elements), topic_partitions, open_sink(sink_url, s3))
 
-        by_boundary = made.map(lambda one: (max(one.run + one.boundary, 0), one))
+        by_boundary = made.map(lambda output: (max(output.run + output.boundary, 0), output))
         return _by_number(by_boundary, tasks).mapPartitions(merge_ranges)
 
 

@@ -74,7 +74,7 @@ def one_of_each_root(locators: Iterable[str]) -> Iterable[str]:
 
 def is_reached(locators: Iterable[str], sink_url: str, reached: Collection[str]) -> bool:
     """Whether everything is within ``reached``: roots of sources, and destinations that were checked."""
-    has_sink = any(sink_url == one or sink_url.startswith(f"{one}/") for one in reached)
+    has_sink = any(sink_url == url or sink_url.startswith(f"{url}/") for url in reached)
     return has_sink and all(root_of(locator) in reached for locator in locators)
 
 

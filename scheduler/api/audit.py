@@ -20,5 +20,5 @@ def list_audit(
     """Return a page of the audit, newest first."""
     asked = {"principal": principal or "", "action": action or "", "outcome": outcome or ""}
     found = services.access.audit.page(**asked, before=paging.after(int), limit=paging.most)
-    page, following = paging.cut(found, lambda one: one.seq)
+    page, following = paging.cut(found, lambda entry: entry.seq)
     return AuditAnswer(entries=[AuditEntryAnswer.model_validate(entry) for entry in page], next_cursor=following)

@@ -39,7 +39,7 @@ def get_fleet(
     """
     collected = collected_by(services)
     found = matching(collected, topic, verdict or ())
-    page, following = paging.cut_whole(found, lambda one: one.topic, str)
+    page, following = paging.cut_whole(found, lambda answer: answer.topic, str)
     status = collected.status
     return FleetAnswer(
         collected=None if collected.at_ms is None else instant(collected.at_ms),
@@ -48,7 +48,7 @@ def get_fleet(
         unanswered=status.unanswered,
         known_faults=fault_rows_if(status.releases),
         brokers=[row_of(FleetBrokerRow, broker) for broker in status.brokers],
-        topics=[row_of(FleetTopicRow, one) for one in page],
+        topics=[row_of(FleetTopicRow, answer) for answer in page],
         next_cursor=following,
     )
 

@@ -60,7 +60,7 @@ def seen_in(services: Serving, _: Viewer, topic: Topic, partition: Number, sourc
         hint = "scan its source, then try again; GET /v1/sources lists what is scanned"
         raise NotFoundError(f"no scan has seen {topic}-{partition}{where}", hint=hint)
     if len(found) > 1:
-        places = ", ".join(one.source for one in found)
+        places = ", ".join(partition.source for partition in found)
         raise ConflictError(f"{topic}-{partition} is in {places}", hint="say which one is meant: ?source=")
     return found[0]
 
@@ -91,7 +91,7 @@ def list_partitions(
         topic=topic, verdict=tuple(verdict or ()), unblocked_by=tuple(unblocked_by or ()), source=source
     )
     seen = services.scans.page(wanted, limit=paging.most, after=paging.after(str, int, str))
-    page, following = paging.cut(seen, lambda one: (one.topic, one.partition, one.source))
+    page, following = paging.cut(seen, lambda partition: (partition.topic, partition.partition, partition.source))
     answers = [PartitionAnswer.model_validate(partition).model_copy(update={"row": None}) for partition in page]
     return PartitionsAnswer(partitions=answers, counts=services.scans.counts(wanted), next_cursor=following)
 
@@ -141,7 +141,7 @@ def compare_snapshots(
     limit: Limit = PAGE,
 ) -> DifferenceAnswer:
     """Return the producers that came, went, and went on between two boundaries."""
-    before, after = (services.partition_details.snapshot(seen, one).entries for one in (offset, to))
+    before, after = (services.partition_details.snapshot(seen, boundary).entries for boundary in (offset, to))
     found = difference(before, after)
     return DifferenceAnswer(
         source=seen.source,

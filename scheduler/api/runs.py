@@ -103,7 +103,7 @@ def list_run_partitions(
     _run_of(services, run_id)
     after = paging.after(str, int)
     outcomes = services.history.partitions(run_id, limit=paging.most, after=after, states=tuple(state or ()))
-    page, following = paging.cut(outcomes, lambda one: (one.topic, one.partition))
+    page, following = paging.cut(outcomes, lambda outcome: (outcome.topic, outcome.partition))
     partitions = [RunPartition.model_validate(outcome) for outcome in page]
     return RunPartitionsAnswer(partitions=partitions, next_cursor=following)
 

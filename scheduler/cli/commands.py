@@ -32,7 +32,7 @@ class CommandGroup(TyperGroup):
 def written(parameter: Any, ctx: Any) -> str:  # noqa: ANN401 - as Typer has them
     """Return how an argument is shown, without the Python type that Typer adds; empty for a flag."""
     is_argument = parameter.param_type_name == "argument"
-    return "".join(one.strip("{}") for one in parameter.get_usage_pieces(ctx)) if is_argument else ""
+    return "".join(piece.strip("{}") for piece in parameter.get_usage_pieces(ctx)) if is_argument else ""
 
 
 class _Command(TyperCommand):
@@ -57,7 +57,7 @@ class _Command(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ANN401 - as Typer has them
         """Return the words of the usage line; required arguments are without braces."""
-        return [one.strip("{}") for one in super().collect_usage_pieces(ctx)]
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - as Typer has them
         """Write arguments and flags, those of the command itself first."""

@@ -50,7 +50,7 @@ def _of_log_dirs(settings: Settings, log_dirs: Sequence[str]) -> dict[str, Any]:
         with suppress(PermissionError):  # the scan reports missing permissions
             if not Path(log_dir).is_dir():
                 raise UsageError(f"{log_dir}: no such directory", hint="give one of this broker's log.dirs")
-    made: dict[str, Any] = {"log_dirs": [str(Path(one).absolute()) for one in log_dirs]}
+    made: dict[str, Any] = {"log_dirs": [str(Path(log_dir).absolute()) for log_dir in log_dirs]}
     if not settings.schedules:
         made["schedules"] = [SCANNED]
     state = state_directory(settings, process_environment())

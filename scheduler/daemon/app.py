@@ -86,7 +86,7 @@ async def _no_other_parameters(request: Request) -> None:
 
 
 def _parameters(dependant: Dependant) -> Iterator[str]:
-    yield from (one.alias for one in dependant.query_params)
+    yield from (parameter.alias for parameter in dependant.query_params)
     for further in dependant.dependencies:
         yield from _parameters(further)
 
@@ -107,9 +107,9 @@ async def _handle_error(request: Request, error: Exception) -> Response:
 
 def _methods(request: Request) -> set[str]:
     """Return the methods that the path of a request supports."""
-    contexts = [one for one in iter_route_contexts(request.app.routes) if one.path and one.methods]
-    fitting = [one for one in contexts if compile_path(str(one.path))[0].match(request.scope["path"])]
-    return {method for one in fitting for method in one.methods or ()}
+    contexts = [context for context in iter_route_contexts(request.app.routes) if context.path and context.methods]
+    fitting = [context for context in contexts if compile_path(str(context.path))[0].match(request.scope["path"])]
+    return {method for context in fitting for method in context.methods or ()}
 
 
 def _routes(app: FastAPI) -> list[tuple[str, str]]:

@@ -106,8 +106,8 @@ class FleetTopicRow(TypedDict):
     topic: Annotated[str, Column(title="TOPIC")]
     verdict: Annotated[Verdict, Column(title="VERDICT", is_state=True)]
     partitions: Annotated[int, Column(title="PARTITIONS", right=True)]
-    replicas: Annotated[int, lambda one: sum(one.verdicts.values()), Column(title="REPLICAS", right=True)]
-    verdicts: Annotated[dict[Verdict, int], lambda one: dict(sorted(one.verdicts.items()))]
+    replicas: Annotated[int, lambda answer: sum(answer.verdicts.values()), Column(title="REPLICAS", right=True)]
+    verdicts: Annotated[dict[Verdict, int], lambda answer: dict(sorted(answer.verdicts.items()))]
     missing: Annotated[int, Column(title="MISSING", right=True)]
     offline: int | None
     underReplicated: int | None

@@ -43,7 +43,7 @@ def harmless(text: str) -> str:
     """Return ``text`` with control and unprintable characters escaped, because names come from files."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
 
 
 _LEAST_FOLDED: Final = 12

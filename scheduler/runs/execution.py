@@ -128,7 +128,7 @@ class RunObserver(Observer):
         if source in self.configured:
             return source
         place = place_of(source)
-        return next((one for one in self.configured if place_of(one) == place), None)
+        return next((known for known in self.configured if place_of(known) == place), None)
 
     def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
         """Keep what a scan of a whole source showed."""

@@ -75,7 +75,7 @@ class Asked(Request):
 
 
 def _reasons(value: object) -> str:
-    found = Counter(str(one["reason"]) for one in value) if isinstance(value, list) else {}
+    found = Counter(str(blocker["reason"]) for blocker in value) if isinstance(value, list) else {}
     return ", ".join(f"{reason} ({count})" if count > 1 else reason for reason, count in found.items()) or "-"
 
 
@@ -209,7 +209,7 @@ class CheckView(View[Result]):
             self._is_unread = self._is_unread or bool(result.faults)
             return None
         row, topic = row_of(TopicRow, result.what), result.what
-        ends_ms = [one["untilMs"] for one in row["blockers"]]
+        ends_ms = [blocker["untilMs"] for blocker in row["blockers"]]
         until = "" if None in ends_ms or not ends_ms else f" until {day_of(max(filter(None, ends_ms)))}"
         self._by_verdict[row["verdict"]].append(f"{row['topic']}{until}")
         self._sizes.update({key: value for key in SIZES if isinstance(value := row[key], int)})

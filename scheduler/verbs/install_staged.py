@@ -282,7 +282,7 @@ def _new_folder(disk: Disk, root: Path, now_ms: int) -> Path:
     name = datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y%m%dT%H%M%SZ")
     names = (name if number == 1 else f"{name}-{number}" for number in count(1))
     make_directories(disk, root)
-    return next(root / one for one in names if make_new_directory(disk, root / one))
+    return next(root / name for name in names if make_new_directory(disk, root / name))
 
 
 def _not_staged(staged: str, key: TopicPartition, offsets: Sequence[int]) -> LogDirError:

@@ -58,7 +58,7 @@ def draw_simulation(outcomes: Sequence[Outcome], path: Path) -> None:
         LogDirError: it cannot be written.
 
     """
-    chosen = sorted(outcomes, key=lambda one: (-one.throttled_ms, -one.new_ids, one.principal))[:MOST]
+    chosen = sorted(outcomes, key=lambda outcome: (-outcome.throttled_ms, -outcome.new_ids, outcome.principal))[:MOST]
     figure = _empty_figure()
     axes = figure.subplots(len(_PANELS), sharex=True)
     for axis, (field, title) in zip(axes, _PANELS, strict=True):

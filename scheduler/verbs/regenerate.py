@@ -178,7 +178,7 @@ class _Prints:
         needed = []
         for replayed in wave:
             partition = replayed.planned.selected.inventory.partition
-            snapshots = sorted(prints_of(partition, replayed.result.boundaries), key=lambda one: one.offset)
+            snapshots = sorted(prints_of(partition, replayed.result.boundaries), key=lambda snapshot: snapshot.offset)
             needed += depended_on(partition, snapshots)
         self._known = dict(zip((segment.path for segment in needed), self._ask(needed), strict=True))
 

@@ -226,7 +226,7 @@ def _with_leaders(read: _Reading, scope: Scope, cluster: Cluster, warn: Callable
                 known[partition] = nothing_copied(partition, metadata_partition(partition, count))
     caches = {partition.topic_partition: cache for partition, cache in known.items() if _is_now(partition, facts)}
     waiting = waiting_on_leaders(cluster, tiered, caches, read.now_ms, warn)
-    found = sorted(known.values(), key=lambda one: (one.partition.topic_partition, one.partition.id))
+    found = sorted(known.values(), key=lambda cache: (cache.partition.topic_partition, cache.partition.id))
     return replace(
         read,
         metadata=replace(read.metadata, partitions=tuple(found)),

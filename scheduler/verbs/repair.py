@@ -199,8 +199,8 @@ class RepairedRow(TypedDict):
     baseOffset: int
     nextBaseOffset: int
     snapshot: Annotated[str | None, "verdict"]
-    lacks: Annotated[int, lambda one: one.check.lacks.total if one.check else 0]
-    differs: Annotated[int, lambda one: one.check.differs.total if one.check else 0]
+    lacks: Annotated[int, lambda segment: segment.check.lacks.total if segment.check else 0]
+    differs: Annotated[int, lambda segment: segment.check.differs.total if segment.check else 0]
     entries: Annotated[int | None, "check.replayed.result.entries"]
     transactionIndex: Annotated[IndexRepairRow | None, "index"]
     manifest: Annotated[str, "manifest_key"]
@@ -211,11 +211,11 @@ class RepairRow(Identity):
 
     topicId: str | None
     segments: Annotated[int, Column(title="SEGMENTS", right=True)]
-    read: Annotated[CostRow, lambda one: row_of(CostRow, cost_of(one.plans))]
+    read: Annotated[CostRow, lambda repaired: row_of(CostRow, cost_of(repaired.plans))]
     repaired: Annotated[
         list[RepairedRow], Column(title="WRONG", right=True, show=count_of), Column(title="WHAT", show=_kinds)
     ]
-    notRepaired: Annotated[int, lambda one: len(one.failures), Column(title="NOT REPAIRED", right=True)]
+    notRepaired: Annotated[int, lambda repaired: len(repaired.failures), Column(title="NOT REPAIRED", right=True)]
     reasons: Annotated[list[str], "failures"]
 
 

@@ -115,7 +115,7 @@ class _BoundaryFacts(TypedDict):
     """What is known of one boundary, by a replay or by an earlier run: it was not made again then."""
 
     offset: int
-    outcome: Annotated[str, lambda one: str(getattr(one, "outcome", "unchanged"))]
+    outcome: Annotated[str, lambda boundary: str(getattr(boundary, "outcome", "unchanged"))]
     coverage: str
     asOfMs: int
     windowStartOffset: int | None
@@ -125,7 +125,7 @@ class _BoundaryFacts(TypedDict):
     ]
     sha256: Annotated[str | None, "digest.sha256"]
     leftOut: list[LeftOutRow]
-    reason: Annotated[str | None, lambda one: getattr(one, "reason", None)]
+    reason: Annotated[str | None, lambda boundary: getattr(boundary, "reason", None)]
     madeMs: NotRequired[int]
     anchor: NotRequired[int | None]
     verdict: NotRequired[Annotated[str, "comparison.verdict"]]
@@ -182,7 +182,7 @@ def _is_in_order(row: Row) -> bool:
 
 def _totals_row(rows: Sequence[Row]) -> Row:
     """Return the rows of a partition's boundaries as one, for people."""
-    entries = [one["entries"] for one in rows if isinstance(one["entries"], int)]
+    entries = [row["entries"] for row in rows if isinstance(row["entries"], int)]
     row: dict[str, object] = {key: rows[0][key] for key in ("topic", "partition")} | {"snapshots": len(rows)}
     for key in ("outcome", "coverage", "verdict"):
         row[key] = counted(one[key] for one in rows if key in one)

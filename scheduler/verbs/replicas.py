@@ -263,7 +263,7 @@ class LostProducerRow(TypedDict):
 
 def _number(loss: Loss) -> Callable[[ReplicaFinding], int]:
     """Return what counts the producers of which a replica has lost this."""
-    return lambda one: sum(loss in lost.losses for lost in one.lost)
+    return lambda finding: sum(loss in lost.losses for lost in finding.lost)
 
 
 def _count(title: str) -> Column:

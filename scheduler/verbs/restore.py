@@ -451,7 +451,7 @@ def _unmatched_settings(request: Order, topics: Collection[str]) -> Iterator[str
 
 def _brokers(text: str) -> Assignment:
     """Return that each of the brokers gets a replica of every partition."""
-    words = [one.strip() for one in text.split(",")]
+    words = [word.strip() for word in text.split(",")]
     ids = [int(word) for word in words if word.isdecimal()]
     if len(set(ids)) < len(words) or max(ids) > MAX_BROKER_ID:
         raise UsageError(f"--brokers {text}: expected different node ids with commas between them, such as 1,2,3")

@@ -298,7 +298,7 @@ class VerifiedRow(TypedDict):
     bytes: Annotated[int, "size_bytes", BYTES]
     result: Annotated[
         str,
-        lambda one: "different" if one.problems else "gone" if one.is_retained_away else "ok",
+        lambda segment: "different" if segment.problems else "gone" if segment.is_retained_away else "ok",
         Column(title="RESULT", is_state=True),
     ]
     problems: list[str]
@@ -379,7 +379,7 @@ class StoreView(View[Result]):
             )
             for what in (attrgetter("topic_id"), attrgetter("layout"))
         )
-        broken = [one for one in self._chains if one.gaps or one.overlaps]
+        broken = [chain for chain in self._chains if chain.gaps or chain.overlaps]
         are_summed = len(self._chains) > MOST_ROWS
         if self._not_shown:
             yield f"Not shown: {some(self._not_shown, 'more segment')}; `--output json` has each."

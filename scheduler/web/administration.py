@@ -38,7 +38,7 @@ def show_audit(
     """Show a page of the audit, newest first."""
     asked = {"principal": principal, "action": action, "outcome": outcome}
     found = context.services.access.audit.page(**asked, before=paging.after(int), limit=paging.most)
-    shown, following = paging.cut(found, lambda one: one.seq)
+    shown, following = paging.cut(found, lambda entry: entry.seq)
     values = {
         "entries": shown,
         "wanted": asked,

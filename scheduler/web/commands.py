@@ -90,7 +90,7 @@ class Shell:
         if value is False and name in self.is_on:
             return [f"--no-{flag.removeprefix('--')}"]
         if name == "spark_conf" and isinstance(value, list | tuple):
-            value = [_property(str(one)) for one in value]
+            value = [_property(str(entry)) for entry in value]
         return _words(flag, value)
 
     def run(self, request: RunRequest) -> str:
@@ -191,7 +191,7 @@ def _words(flag: str, value: object) -> list[str]:
     if isinstance(value, bool):
         return [flag] if value else []
     if isinstance(value, list | tuple):
-        return [word for one in value for word in (flag, _text(one))]
+        return [word for entry in value for word in (flag, _text(entry))]
     return [] if value is None else [flag, _text(value)]
 
 

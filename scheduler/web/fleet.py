@@ -27,10 +27,10 @@ def show_fleet(
 ) -> Response:
     """Answer for the whole cluster, and show a page of topics, those that are blocked first."""
     collected = collected_by(context.services)
-    found = sorted(matching(collected, topic, verdict or ()), key=lambda one: _WORST_FIRST.index(one.verdict))
+    found = sorted(matching(collected, topic, verdict or ()), key=lambda answer: _WORST_FIRST.index(answer.verdict))
     shown, following = paging.cut_at(lambda limit, skip: found[skip : skip + limit])
-    rows = [row_of(FleetTopicRow, one) for one in shown]
-    asked = {"topic": topic, "verdict": [one.value for one in verdict or ()]}
+    rows = [row_of(FleetTopicRow, answer) for answer in shown]
+    asked = {"topic": topic, "verdict": [named.value for named in verdict or ()]}
     topics = {"topics": [topic]} if topic else None
     counts, status = counts_of(collected), collected.status
     values = {

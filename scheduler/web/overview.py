@@ -92,14 +92,14 @@ def show_overview(
     )
     asked = {
         "topic": topic,
-        "verdict": [one.value for one in wanted.verdict],
+        "verdict": [verdict.value for verdict in wanted.verdict],
         "unblockedBy": [unblocker.value for unblocker in wanted.unblocked_by],
         "source": source,
     }
     scans, now_ms = services.scans, services.clock.now_ms()
     counts, sources, unfit = scans.counts(), scans.sources(), _unfit(services)
     topics, waiting, sizes = scans.topics_by_verdict(), scans.waiting(), scans.sizes()
-    unread = sum(one.error is not None for one in sources)
+    unread = sum(source.error is not None for source in sources)
     is_whole = wanted == PartitionFilter()
     values = {
         **(_topics(services, wanted, listing) if is_whole else _partitions(services, wanted, asked, listing)),
@@ -114,7 +114,7 @@ def show_overview(
         "unfit": unfit,
         "partition_path": partition_path,
         "overdue": scans.overdue(services.settings.copy_overdue_after_ms, limit=_MOST_NAMED),
-        "seen_ms": min((one.scanned_ms for one in sources if one.scanned_ms), default=None),
+        "seen_ms": min((source.scanned_ms for source in sources if source.scanned_ms), default=None),
         "runs": _runs(services),
         "commands": [
             *(_turning_on(services, topics[Verdict.READY]) if not unread else ()),
@@ -165,7 +165,7 @@ def _partitions(
     topics = {topic.topic: topic for topic in services.scans.topics_named(partition.topic for partition in shown)}
     groups = [
         {"topic": topics[name], "partitions": list(partitions)}
-        for name, partitions in groupby(shown, key=lambda one: one.topic)
+        for name, partitions in groupby(shown, key=lambda seen: seen.topic)
         if name in topics  # else a scan has replaced it since
     ]
     return {

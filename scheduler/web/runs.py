@@ -29,7 +29,7 @@ def show_runs(
     wanted = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()))
     found = context.services.history.page(wanted, limit=paging.most, before=paging.after(str))
     shown, following = paging.cut(found, lambda run: run.id)
-    asked = {"state": [one.value for one in wanted.states], "kind": [*wanted.kinds]}
+    asked = {"state": [state.value for state in wanted.states], "kind": [*wanted.kinds]}
     values = {
         "runs": shown,
         "unreadable": dict(context.services.history.unreadable),
@@ -51,7 +51,7 @@ def show_run(
     if run is None:
         raise NotFoundError(f"there is no run {run_id}", hint="the list of runs has those that are kept")
     found = history.partitions(run_id, limit=paging.most, after=paging.after(str, int), states=states)
-    shown, following = paging.cut(found, lambda one: (one.topic, one.partition))
+    shown, following = paging.cut(found, lambda outcome: (outcome.topic, outcome.partition))
     values = {
         "run": run,
         "status": _status(run),

@@ -32,7 +32,7 @@ def element(name: str, *content: object, **attributes: object) -> Markup:
         for key, value in attributes.items()
         if value is not None
     )
-    inside = Markup().join(escape(one) for one in content)
+    inside = Markup().join(escape(part) for part in content)
     return Markup(f"<{name}{given}>{inside}</{name}>")  # noqa: S704 - all parts are escaped
 
 

@@ -136,11 +136,11 @@ def outcome_lines(row: Mapping[str, Any]) -> list[str]:
     lines = [str(row["reason"])] if row.get("reason") else []
     lines += [f"at {one['offset']}: {one['reason']}" for one in row.get("boundaries", ()) if one.get("reason")]
     stops = [row["blocking"]] if row.get("blocking") else []
-    lines += [f"from {one['baseOffset']} on: {one['detail']}; {one['hint']}" for one in stops]
-    outcomes = Counter(str(one.get("outcome", "planned")) for one in row.get("boundaries", ()))
+    lines += [f"from {stop['baseOffset']} on: {stop['detail']}; {stop['hint']}" for stop in stops]
+    outcomes = Counter(str(boundary.get("outcome", "planned")) for boundary in row.get("boundaries", ()))
     lines += [f"{some(count, 'boundary')} {outcome}" for outcome, count in outcomes.items()]
     if "shipped" in row:
-        size = sum(one["bytes"] for one in row["shipped"])
+        size = sum(segment["bytes"] for segment in row["shipped"])
         lines.append(f"{some(len(row['shipped']), 'segment')} shipped, {human_bytes(size)}; {row['already']:,} before")
     if "unfitSnapshots" in row:
         lines.append(f"{some(row['unfitSnapshots'], 'snapshot')} missing, damaged, or not what a replay gives")
