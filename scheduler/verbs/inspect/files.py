@@ -6,15 +6,19 @@ Field names are those of Kafka's own dump tool. For a damaged file everything be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.job.reports import producer_row, show_time
 from resnap.scheduler.output.records import record
 from resnap.scheduler.output.rendering import Answer, Column, Row, plain_text
-from resnap.scheduler.verbs.inspect import aiven_files
 from resnap.scheduler.verbs.inspect.file_kinds import Kind
 from resnap.scheduler.verbs.inspect.segments import SegmentInspection
-from resnap.storage.errors import FormatError
+from resnap.storage.errors import FormatError, UsageError, in_file
+from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_manifest
+from resnap.storage.layouts.aiven.manifest import segment_record
+from resnap.storage.layouts.aiven.members import INDEX_NAMES, INDEXES, Member
+from resnap.storage.layouts.aiven.members import MANIFEST as RSM_MANIFEST
+from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.checkpoints import read_leader_epochs, read_offset_checkpoint, read_quorum_state
 from resnap.storage.log.indexes import (
@@ -43,9 +47,10 @@ from resnap.tiering.controller.transactions.state_log import (
 
 if TYPE_CHECKING:
     import struct
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence, Sized
 
     from resnap.scheduler.verbs.inspect.opened_file import OpenedFile
+    from resnap.storage.layouts.aiven.manifest import AivenManifest
 
 
 def inspect_transaction_state(file: OpenedFile) -> Answer:
@@ -264,6 +269,86 @@ def _inspect_manifest(file: OpenedFile) -> Answer:
     return Answer(head=head, name="objects", kind="object", rows=rows, columns=columns)
 
 
+_INDEX_READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
+    "index": read_offset_index,
+    "timeindex": read_time_index,
+    "snapshot": read_snapshot_array,
+    "leader-epoch-checkpoint": read_leader_epochs,
+    "txnindex": read_transaction_index,
+}
+
+
+def _inspect_rsm_manifest(file: OpenedFile) -> Answer:
+    """Show a manifest: the segment and its chunks, and where each index is."""
+    manifest = read_rsm_manifest(file.content())
+    ranges = manifest.indexes.named()
+    rows = [{"index": name, **part._asdict()} for name, part in ranges.items() if part is not None]
+    columns = (Column(key="index"), Column(key="position", right=True), Column(key="size", right=True))
+    return Answer(head=_rsm_head(manifest), name="indexes", kind="index", rows=rows, columns=columns)
+
+
+def _inspect_rsm_indexes(file: OpenedFile) -> Answer:
+    """Show which indexes an object holds; its manifest, which is beside it, says where each begins.
+
+    Raises:
+        UsageError: its name does not say of which segment it is.
+
+    """
+    if file.stem is None:
+        what = "without its manifest beside it one index cannot be distinguished from another"
+        raise UsageError(f"{file.reader.locator}: {what}", hint=f"give it where it lies, beside the .{RSM_MANIFEST}")
+    columns = (
+        Column(key="index"),
+        Column(key="position", right=True),
+        Column(key="storedBytes", right=True, show=bytes_text),
+        Column(key="bytes", right=True),
+        Column(key="entries", right=True),
+        Column(key="file"),
+    )
+    return Answer(name="indexes", kind="index", rows=_index_rows(file, file.stem), columns=columns)
+
+
+def _rsm_head(manifest: AivenManifest) -> dict[str, object]:
+    chunks = manifest.chunks
+    head: dict[str, object] = {
+        "chunks": len(chunks.stored),
+        "originalChunkSize": chunks.chunk_size,
+        "originalFileSize": chunks.file_size,
+        "storedFileSize": chunks.stored_size,
+        "compression": manifest.compression,
+        # The encrypted data key is of no use to the reader.
+        "encryptionKeyPair": None if manifest.encryption is None else manifest.encryption.data_key.key_id,
+    }
+    segment = manifest.segment
+    if segment is None:
+        return {**head, "remoteLogSegmentMetadata": None}
+    fields = segment_record(segment)
+    del fields["remoteLogSegmentId"]
+    head |= {"topic": segment.topic, "partition": segment.partition}
+    return {**head, "topicId": segment.topic_id, "id": segment.segment_id, **fields}
+
+
+def _index_rows(file: OpenedFile, stem: str) -> Iterator[Row]:
+    segment = stored_segment(file.sources, stem)
+    for suffix, name in INDEX_NAMES.items():
+        place = segment.index_range(suffix)
+        if place is None:
+            continue
+        member = Member(stem, suffix)
+        with in_file(f"{stem}.{INDEXES}"):
+            content = segment.index(file.reader.read(place.position, place.size), place)
+        with in_file(member.locator):
+            entries: Any = _INDEX_READERS[suffix](content) if content else ()
+        yield {
+            "index": name,
+            "position": place.position,
+            "storedBytes": place.size,
+            "bytes": len(content),
+            "entries": len(entries),
+            "file": member.locator,
+        }
+
+
 INSPECTORS: Final[dict[Kind, Callable[[OpenedFile], Answer]]] = {
     Kind.SEGMENT: _inspect_segment,
     Kind.OFFSET_INDEX: _inspect_offset_index,
@@ -276,8 +361,8 @@ INSPECTORS: Final[dict[Kind, Callable[[OpenedFile], Answer]]] = {
     Kind.META_PROPERTIES: _inspect_meta_properties,
     Kind.QUORUM_STATE: _inspect_quorum_state,
     Kind.MANIFEST: _inspect_manifest,
-    Kind.RSM_MANIFEST: aiven_files.inspect_manifest,
-    Kind.RSM_INDEXES: aiven_files.inspect_indexes,
+    Kind.RSM_MANIFEST: _inspect_rsm_manifest,
+    Kind.RSM_INDEXES: _inspect_rsm_indexes,
     Kind.TRANSACTION_STATE: inspect_transaction_state,
 }
 
