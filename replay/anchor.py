@@ -318,7 +318,7 @@ def make_idle(plan: PartitionPlan, sink: SnapshotSink, sources: Sources = PLAIN)
         made.append(
             make_snapshot(
                 plan, boundary, found, sink, as_of_ms=plan.rules.as_of.now_ms, seen=found.entries["producer_id"],
-                window_start_offset=None, known_from_offset=plan.known_from(), sources=sources,
+                window_start_offset=None, known_from_offset=plan.proven_from(boundary.offset), sources=sources,
             )
         )  # fmt: skip
     return made

@@ -115,6 +115,16 @@ class PartitionPlan:
             return run.anchor.known_from
         return self.segments[0].base_offset if self.segments else 0
 
+    def proven_from(self, read_from: int, run: Run | None = None) -> int:
+        """Return the offset from which all is known of a boundary for which ``run`` has read from ``read_from`` on.
+
+        That is the first available one, unless ``--max-reach-back`` left what is below ``read_from`` unread, and no
+        snapshot shows the transactions that were open there.
+        """
+        first = self.known_from(run)
+        is_limited = self.rules.max_reach_back_ms is not None and not self.rules.full
+        return read_from if is_limited and read_from > first and not self.evidence.vouches_for(read_from) else first
+
     @property
     def bytes_in_segments(self) -> int:
         """Size of the segments that are read; headers alone are fewer bytes."""

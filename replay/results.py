@@ -68,7 +68,7 @@ class BoundaryResult:
     window_start_offset: int | None
     """Base offset of the first segment that was read for it; None if nothing was."""
     known_from_offset: int = 0
-    """First available offset of the log; below it only what snapshots show is known."""
+    """First available offset of the log, or that from which it was read; below it only what snapshots show is known."""
     entries: int = 0
     digest: SnapshotDigest | None = None
     """Digest of the snapshot as written; None if it was not."""

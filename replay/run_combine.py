@@ -243,7 +243,7 @@ class RunCombine:
             return found
         made = make_snapshot(
             self.plan, boundary, found, self.sink, as_of_ms=self._as_of_ms(boundary), seen=self._producers_read(),
-            window_start_offset=self._start_offset, known_from_offset=self.plan.known_from(self.run), ids=self.ids,
+            window_start_offset=self._start_offset, known_from_offset=self._proven_from, ids=self.ids,
             sources=self.sources, lacks_records=self._lacks_records, idle_times=self._idle_times,
         )  # fmt: skip
         unread_since_ms = None if made.comparison is None else made.comparison.unread_since_ms
@@ -301,6 +301,10 @@ class RunCombine:
     def _start_offset(self) -> int:
         return self.run.read_from(self.plan)
 
+    @property
+    def _proven_from(self) -> int:
+        return self.plan.proven_from(self._start_offset, self.run)
+
     def _result(
         self,
         boundary: Boundary,
@@ -314,7 +318,7 @@ class RunCombine:
             outcome=outcome,
             as_of_ms=self._as_of_ms(boundary),
             window_start_offset=self._start_offset,
-            known_from_offset=self.plan.known_from(self.run),
+            known_from_offset=self._proven_from,
             reason=reason,
             unexplained_since_ms=unexplained_since_ms,
         )

@@ -21,8 +21,15 @@ from resnap.replay.staging import DISCARD
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from resnap.storage.words import first_of, instant, some
 from resnap.tiering.judging.planning import load_facts, plan_replay
-from resnap.tiering.shipping.stored_rules import first_offset, is_cut_short, is_narrower, is_of_shorter_log
-from resnap.tiering.stored_snapshots import MOST_SHOWN, REPLAYED_HERE_BYTES, lacking, producers_text, rules_made_under
+from resnap.tiering.shipping.stored_rules import first_offset, is_from_less, is_narrower
+from resnap.tiering.stored_snapshots import (
+    MOST_SHOWN,
+    REPLAYED_HERE_BYTES,
+    lacking,
+    producers_text,
+    read_for,
+    rules_made_under,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -131,18 +138,11 @@ class HeldCheck:
         partition = order.selected.inventory.partition
         first = first_offset(partition)
         spans = lru_cache(partial(segment_spans, partition, self.engine.reading.sources))
-        shorter = next((origin for origin, _ in made if is_of_shorter_log(origin, first)), None)
-        cut = next((origin for origin, end in made if is_cut_short(origin, self.rules, end, spans)), None)
+        less = next((origin for origin, end in made if is_from_less(origin, self.rules, end, spans, first)), None)
         narrower = next((origin for origin, _ in made if is_narrower(origin, self.rules)), None)
         reasons = []
-        if shorter is not None:
-            reasons.append(
-                f"from a log that began at offset {shorter.known_from_offset}, and here it begins at {first}"
-            )
-        if cut is not None:
-            reasons.append(
-                f"with --max-reach-back, from offset {cut.window_start_offset} on, and this run may begin earlier"
-            )
+        if less is not None:
+            reasons.append(f"{read_for(less)}, and here it begins at {first}")
         if narrower is not None:
             reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_rules_text(self.rules)}")
         what = f"{order.selected.topic_partition}: what {order.store_url} holds of the offsets {_offsets(segments)}"

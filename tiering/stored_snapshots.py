@@ -252,10 +252,7 @@ class StoredSnapshots:
         flags = _flags_asked(self.check) if is_by_others else ""
         hint = f"`resnap repair {shlex.quote(self.check.part.store.url)}{flags}` replaces it"
         if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
-            problem += (
-                f"; it was made from a log that began at offset {origin.known_from_offset}, and the stored one begins "
-                f"at {found.known_from_offset}"
-            )
+            problem += f"; it was made {read_for(origin)}, and the stored one begins at {found.known_from_offset}"
             hint += "; `resnap tier` from a log dir that has the beginning names all such segments"
         if origin is not None and is_by_others:
             problem += f"; it was made under {rules_made_under(origin)}, and is compared under other rules"
@@ -336,6 +333,12 @@ def rules_made_under(origin: SnapshotOrigin) -> str:
     """Return the rules of a stored snapshot as text."""
     at = "at its roll" if origin.as_of == "roll" or origin.as_of_ms is None else f"as of {instant(origin.as_of_ms)}"
     return f"producer.id.expiration.ms {origin.producer_id_expiration_ms}, {at}"
+
+
+def read_for(origin: SnapshotOrigin) -> str:
+    """Return which part of the log a stored snapshot was made from as text."""
+    begins = origin.known_from_offset or origin.window_start_offset
+    return f"from a log that began at offset {begins} or was read from there (--max-reach-back)"
 
 
 def producers_text(producers: Producers) -> str:

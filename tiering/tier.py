@@ -39,7 +39,7 @@ from resnap.tiering.shipping.segment_copy import CopyTask
 from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
-from resnap.tiering.shipping.stored_rules import first_offset, is_cut_short, is_narrower, is_of_shorter_log
+from resnap.tiering.shipping.stored_rules import first_offset, is_from_less, is_narrower
 from resnap.tiering.shipping.stored_topics import by_cluster, by_metadata, keep_topic, topic_key
 from resnap.tiering.staged import destination_url
 
@@ -238,9 +238,7 @@ def _doubted_segments(
     for segment in held:
         origin = segment.snapshot_origin
         if origin is not None and (
-            is_narrower(origin, rules)
-            or is_of_shorter_log(origin, first)
-            or is_cut_short(origin, rules, segment.next_base_offset, spans)
+            is_narrower(origin, rules) or is_from_less(origin, rules, segment.next_base_offset, spans, first)
         ):
             yield segment
 

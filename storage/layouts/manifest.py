@@ -137,7 +137,8 @@ class SnapshotOrigin:
     """Producers in the snapshot."""
     left_out: tuple[LeftOut, ...] = ()
     known_from_offset: int | None = None
-    """First offset of the log that the snapshot was made from; None in manifests of earlier versions."""
+    """First offset of the log that the snapshot was made from, or that --max-reach-back let it be read from; None in
+    manifests of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -126,7 +126,7 @@ def test_idle_producers_of_a_cut_log_are_rebuilt_from_the_snapshots_that_show_th
     ran = command("regenerate", cut, "--into", tmp_path / "out", *ROLL, *NEVER, "--output", "json")
     assert ran.code == 0
     planned = command("plan", cut, *ROLL, *NEVER)
-    assert f"The log of {PARTITION} begins at {offsets[5]}: producers whose last batch lies below" in planned.out
+    assert f"the log of {PARTITION} begins at {offsets[5]}: producers whose last batch lies below" in planned.out
     below = {
         pid
         for offset in newest

@@ -67,7 +67,7 @@ def test_what_a_limit_has_excluded_is_named_by_a_run_that_reaches_further_and_re
     assert again.document["summary"]["shipped"] == 0
     ran = command(*tier)
     assert (ran.code, ran.document["summary"]["shipped"]) == (13, 0)
-    assert "was made with --max-reach-back, from offset" in ran.error["message"]
+    assert "was read from there (--max-reach-back), and here it begins at 0" in ran.error["message"]
     assert "it lacks producers 1" in ran.error["message"]
     # The batch is 22 minutes before what the limit counts from: a limit that reaches no further sees no more.
     for reach, code in (("22m", 0), ("1321s", 13)):
@@ -79,6 +79,29 @@ def test_what_a_limit_has_excluded_is_named_by_a_run_that_reaches_further_and_re
     assert command("repair", store.as_uri(), *rules[:4], *LOCAL).code == 0
     for healed in (command(*tier), command(*limited), command("verify", "--store", store.as_uri(), *LOCAL)):
         assert healed.code == 0, healed.err
+
+
+def test_a_transaction_that_hangs_below_a_limit_is_named_by_a_run_without_one(
+    command: Resnap, tmp_path: Path, store: Path
+) -> None:
+    directory = a_partition(tmp_path, hourly(data_at(2.5, transactional=True), hours=100))
+    rules = ("--as-of", instant(hour(115)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", 101)
+    tier = ("tier", directory, "--to", store.as_uri(), *rules, *LOCAL)
+    limited = (*tier, "--max-reach-back", "0s")
+    first, again, longer = command(*limited), command(*limited), command(*tier, "--max-reach-back", "1h")
+    assert [(ran.code, ran.err) for ran in (first, again, longer)] == [(0, "")] * 3, (
+        "none of them reads on without a doubt"
+    )
+    origins = [read_manifest(path.read_bytes()).snapshot_origin for path in sorted(store.rglob("*.manifest"))]
+    assert [one and one.left_out for one in origins] == [()] * len(origins), "nothing in the window names it"
+    assert [one and one.known_from_offset for one in origins[-3:]] != [0] * 3
+    ran = command(*tier)
+    assert ran.code == 13, ran.err
+    assert "was read from there (--max-reach-back), and here it begins at 0" in ran.error["message"]
+    assert "it lacks producers 1" in ran.error["message"]
+    assert command("repair", store.as_uri(), *rules[:4], *LOCAL).code == 0
+    for healed in (command(*limited), command("verify", "--store", store.as_uri(), *LOCAL)):
+        assert (healed.code, healed.err) == (0, "")
 
 
 def test_a_false_snapshot_of_a_broker_that_a_limit_could_not_contradict_is_named_without_it(
@@ -95,7 +118,7 @@ def test_a_false_snapshot_of_a_broker_that_a_limit_could_not_contradict_is_named
         os.utime(path, ns=(hour(101) * 1_000_000,) * 2)
     ran = command(*tier)
     assert ran.code == 13
-    assert "holds of the offsets [92, 101) was made with --max-reach-back" in ran.error["message"]
+    assert "holds of the offsets [92, 101) was made from a log that began at offset" in ran.error["message"]
     verified = command("verify", "--store", store.as_uri(), *LOCAL)
     assert (verified.code, differing(verified)) == (13, 8)
     assert command("repair", store.as_uri(), *rules[:4], *LOCAL).code == 0
@@ -226,8 +249,8 @@ def test_a_replica_with_the_beginning_names_what_one_without_it_has_shipped(
         ran = tier(*WIDE)
         assert (ran.code, ran.document["summary"]["shipped"]) == (13, shipped)
         assert (
-            f"[{bases[4]}, {bases[-1]}) was made from a log that began at offset {bases[4]}, and here it begins at 0:"
-            f" at {bases[5]} it lacks producers"
+            f"[{bases[4]}, {bases[-1]}) was made from a log that began at offset {bases[4]} or was read from there"
+            f" (--max-reach-back), and here it begins at 0: at {bases[5]} it lacks producers"
         ) in ran.error["message"]
         assert "delete their manifests and run again" in ran.error["hint"]
     verified = command("verify", "--store", store.as_uri(), *LOCAL)
@@ -254,7 +277,10 @@ def test_what_a_replica_with_other_boundaries_has_shipped_is_compared_where_both
         ran = command("tier", other, *to, "--output", "json")
         assert ran.code == 13
         assert "lineage-conflict" in ran.out
-        assert f"made from a log that began at offset {bases[4]}, and here it begins at 0" in ran.error["message"]
+        assert (
+            f"made from a log that began at offset {bases[4]} or was read from there (--max-reach-back), and here it begins at 0"
+            in ran.error["message"]
+        )
         assert f"at {bases[7]} it lacks producers" in ran.error["message"]
     assert command("verify", store.as_uri(), *LOCAL).code == 13
     for path in store.rglob("*.manifest"):
@@ -299,7 +325,10 @@ def test_a_replica_that_lags_behind_a_shorter_log_fails_no_run_until_it_can_comp
         ran = command("tier", lagging, *to)
         assert ran.code == 0, ran.err
         assert ran.err.count(f"warning: payments-1: what {store.as_uri()} holds of the offsets [{bases[12]}, ") == 1
-        assert f"made from a log that began at offset {bases[12]}, and here it begins at 0; whether" in ran.err
+        assert (
+            f"made from a log that began at offset {bases[12]} or was read from there (--max-reach-back), and here it begins at 0; whether"
+            in ran.err
+        )
         assert f"`resnap verify {store.as_uri()} {' '.join(WIDE_FLAGS)} --as-of roll` shows it" in ran.err
     caught_up = tier(*WIDE)
     assert caught_up.code == 13

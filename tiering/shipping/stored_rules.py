@@ -65,8 +65,24 @@ def first_offset(partition: PartitionDir) -> int:
 
 
 def is_of_shorter_log(origin: SnapshotOrigin, first: int) -> bool:
-    """Whether a snapshot may lack a producer of a log that begins at ``first``: it was made from a shorter log."""
+    """Whether a snapshot may lack a producer of a log that begins at ``first``: it was made from less of the log."""
     return origin.known_from_offset is not None and origin.known_from_offset > first
+
+
+def is_from_less(
+    origin: SnapshotOrigin, rules: ReplayRules, end: int, segments: Callable[[], Sequence[SegmentSpan]], first: int
+) -> bool:
+    """Whether a snapshot was made from less of a log, which begins at ``first`` here, than is read under ``rules``.
+
+    Where these limit reading, a transaction that hangs from below the window is looked for no more than it was then.
+    """
+    if is_cut_short(origin, rules, end, segments):
+        return True
+    is_limited = rules.max_reach_back_ms is not None and not rules.full
+    return is_of_shorter_log(origin, first) and not (
+        is_limited
+        and not is_of_shorter_log(origin, earliest_read(segments(), end, replace(rules, max_reach_back_ms=0)))
+    )
 
 
 def is_cut_short(
@@ -84,8 +100,8 @@ def is_cut_short(
         segments: gives those of the log that the run reads; called only if it must be.
 
     """
-    start, first = origin.window_start_offset, origin.known_from_offset
-    if origin.how is SnapshotHow.BEYOND_WINDOW or start is None or start <= (first or 0):
+    start = origin.window_start_offset
+    if origin.how is SnapshotHow.BEYOND_WINDOW or not start:
         return False
     if {producer.reason for producer in origin.left_out}.isdisjoint({Unexplained.BATCH, Unexplained.TRANSACTION}):
         return False
