@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     from resnap.tiering.selection import Scope
 
 _MOST_SHOWN: Final = 3
-_FIRST: Final = (
-    Reason.STRAY.value, Reason.DAMAGED.value, Reason.INDEX_UNUSABLE.value, Reason.INDEX_MISSING.value,
-)  # fmt: skip
+_FIRST: Final = (Reason.STRAY.value, Reason.DAMAGED.value, Reason.INDEX_UNUSABLE.value, Reason.INDEX_MISSING.value)
 """What is to be done something about before anything else: to ship such a log, or to start its broker, loses data."""
 
 
@@ -56,9 +54,9 @@ class Asked(Request):
     """Say for each topic whether tiering can be turned on, and what stops it.
 
     Ends with 0 if no topic is blocked, with 4 if one is, and with 3 if one could not be judged; topics that Kafka never
-    tiers, such as compacted ones, change nothing, and --exclude-topic excludes others. It reads what
-    `resnap scan` reads, and the last entry of every offset index with the batches that follow it, some 4 KiB: a log
-    that ends before or inside them has lost records. It also compares leader-epoch-checkpoint with the first batches.
+    tiers, such as compacted ones, change nothing, and --exclude-topic excludes others. It reads what `resnap scan`
+    reads, the first batch of each closed segment, and the last entry of its offset index with the batches that follow,
+    some 4 KiB. They show lost records, wrong offsets, and a wrong leader-epoch-checkpoint; `tier` reads those between.
 
     With --before-move, it lists tiered partitions with producers below the local log start, which a move between disks
     would lose, and until when. It ends with 4 if there are any, or if that is not known.
@@ -276,6 +274,7 @@ class CheckView(View[Result]):
         if self._not_checked:
             more = "; --bootstrap-server HOST:PORT checks more of it" if self.scope.connect is None else ""
             yield f"Not checked: {', '.join(self._not_checked)}{more}."
+            yield "Of a segment's batches only the first and the last are checked; `resnap tier` reads all of them."
         if self._faults_not_checked is not None:
             yield self._faults_not_checked
         if self._stored:

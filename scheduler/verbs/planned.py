@@ -236,6 +236,6 @@ def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:
     gone = [f"{topic_partition} begins at {offset}" for topic_partition, offset in known_from.items() if offset]
     if gone:
         yield (
-            f"As far as it may be read, the log of {first_of(gone, MOST_NAMED)}: producers whose last batch lies below are known only where a "
-            "snapshot has them."
+            f"As far as it may be read, the log of {first_of(gone, MOST_NAMED)}: producers whose last batch lies"
+            " below are known only where a snapshot has them."
         )

@@ -97,7 +97,9 @@ def test_a_log_that_ends_before_its_offset_index_does_is_damage(command: Resnap,
     for base in (every[1], every[-1]):
         log, index = file_at(partition, base, "log"), file_at(partition, base, "index")
         entries, size_bytes = index.read_bytes(), log.stat().st_size
-        index.write_bytes(struct.pack(">ii", 1, max(1, batch_positions(log)[-1])))
+        last = batch_positions(log)[-1]
+        offset = struct.unpack_from(">q", log.read_bytes(), last)[0] - base
+        index.write_bytes(struct.pack(">ii", max(1, offset), max(1, last)))
         assert command("check", ready_log).code == 0
         index.write_bytes(struct.pack(">ii", 1, size_bytes))
         ran = command("check", ready_log, "--output", "json")
@@ -188,10 +190,16 @@ def test_damage_beside_missing_offsets_is_not_called_compaction(
         path = file_at(partition, base, suffix)
         if path.exists():
             path.rename(file_at(partition, base - 20, suffix))  # the batches of the segment below cross its end now
-    ran = command("tier", ready_log, "--to", (tmp_path / "store").as_uri(), "--engine", "local", "--output", "json")
+    tier = ("tier", ready_log, "--to", (tmp_path / "store").as_uri(), "--engine", "local", "--output", "json")
+    checked, dry, ran = command("check", ready_log, "--output", "json"), command(*tier, "--dry-run"), command(*tier)
     [row] = ran.document["partitions"]
     assert (ran.code, {one["reason"] for one in row["refused"]}) == (1, {"damaged", "active-segment"})
     assert "expected rising offsets" in ran.error["message"]
+    [blocker, *_] = checked.document["topics"][0]["blockers"]
+    assert (checked.code, blocker["reason"]) == (4, "damaged")
+    assert "goes on at byte" in blocker["detail"]
+    assert dry.code == 3
+    assert "payments-0: index-unusable: " in dry.error["message"], "the transaction index of it crosses the end, too"
 
 
 def test_a_file_of_the_whole_log_dir_that_cannot_be_read_makes_each_topic_unknown(

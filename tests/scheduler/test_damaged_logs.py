@@ -287,19 +287,44 @@ def _aborted_below(middle: Path) -> None:
     middle.with_suffix(".txnindex").write_bytes(write_transaction_index([AbortedTxn(3, 0, 1, 0)]))
 
 
+def _aborted_above(middle: Path) -> None:
+    middle.with_suffix(".txnindex").write_bytes(write_transaction_index([AbortedTxn(3, 0, 10**6, 0)]))
+
+
+def _of_other_offsets(number: int, by: int) -> Callable[[Path], None]:
+    """Return what changes the base offset of a batch of a log, counted from its beginning or its end."""
+
+    def change(log: Path) -> None:
+        data, at = bytearray(log.read_bytes()), batch_positions(log)[number]
+        struct.pack_into(">q", data, at, struct.unpack_from(">q", data, at)[0] + by)
+        log.write_bytes(data)
+
+    return change
+
+
+def _with_the_log_of_the_next(middle: Path) -> None:
+    found = bases(middle.parent)
+    following = file_at(middle.parent, found[found.index(int(middle.stem)) + 1], "log")
+    middle.write_bytes(following.read_bytes())
+
+
 @pytest.mark.parametrize(
-    ("damage", "reason", "in_check"),
+    ("damage", "reason", "where"),
     [
-        (_more_epochs, "leader-epochs-wrong", True),
-        (_aborted_below, "index-unusable", True),
-        # Brokers tier it, and ignore a part of an entry.
-        (lambda middle: middle.with_suffix(".txnindex").write_bytes(b"odd"), "index-unusable", False),
-        (lambda middle: middle.write_bytes(middle.read_bytes()[: middle.stat().st_size // 2]), "damaged", True),
+        (_more_epochs, "leader-epochs-wrong", "blockers"),
+        (_aborted_below, "index-unusable", "blockers"),
+        # Brokers tier these; they ignore a part of an entry, and whatever else is wrong.
+        (lambda middle: middle.with_suffix(".txnindex").write_bytes(b"odd"), "index-unusable", "warnings"),
+        (_aborted_above, "index-unusable", "warnings"),
+        (lambda middle: middle.write_bytes(middle.read_bytes()[: middle.stat().st_size // 2]), "damaged", "blockers"),
+        (_of_other_offsets(-1, 1), "damaged", "blockers"),
+        (_of_other_offsets(0, -1), "damaged", "blockers"),
+        (_with_the_log_of_the_next, "damaged", "blockers"),
     ],
 )
 def test_what_the_files_show_without_their_batches_a_dry_run_judges_as_the_run_does(  # noqa: PLR0917
     command: Resnap, broker_log: Path, tmp_path: Path, middle: Hurt, damage: Callable[[Path], object], reason: str,
-    in_check: bool,
+    where: str,
 ) -> None:  # fmt: skip
     damage(middle.path)
     tier = ("tier", broker_log, "--topic", "payments", *ROLL, "--to", (tmp_path / "store").as_uri(), "--output", "json")
@@ -310,7 +335,8 @@ def test_what_the_files_show_without_their_batches_a_dry_run_judges_as_the_run_d
     [payments] = [partition for partition in done.document["partitions"] if partition["partition"] == 0]
     assert next(one["baseOffset"] for one in payments["refused"] if one["reason"] == reason) == middle.base_offset
     topics = command("check", broker_log, "--topic", "payments", "--output", "json").document["topics"]
-    assert (reason in {blocker["reason"] for blocker in topics[0]["blockers"]}) == in_check
+    rows = {key: {one["reason"] for one in topics[0][key]} for key in ("blockers", "warnings")}
+    assert [key for key in rows if reason in rows[key]] == [where]
 
 
 def test_a_segment_of_which_the_manifest_is_damaged_is_said_to_wait(

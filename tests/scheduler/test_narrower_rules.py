@@ -278,8 +278,8 @@ def test_what_a_replica_with_other_boundaries_has_shipped_is_compared_where_both
         assert ran.code == 13
         assert "lineage-conflict" in ran.out
         assert (
-            f"made from a log that began at offset {bases[4]} or was read from there (--max-reach-back), and here it begins at 0"
-            in ran.error["message"]
+            f"made from a log that began at offset {bases[4]} or was read from there (--max-reach-back), and here it"
+            " begins at 0" in ran.error["message"]
         )
         assert f"at {bases[7]} it lacks producers" in ran.error["message"]
     assert command("verify", store.as_uri(), *LOCAL).code == 13
@@ -326,8 +326,8 @@ def test_a_replica_that_lags_behind_a_shorter_log_fails_no_run_until_it_can_comp
         assert ran.code == 0, ran.err
         assert ran.err.count(f"warning: payments-1: what {store.as_uri()} holds of the offsets [{bases[12]}, ") == 1
         assert (
-            f"made from a log that began at offset {bases[12]} or was read from there (--max-reach-back), and here it begins at 0; whether"
-            in ran.err
+            f"made from a log that began at offset {bases[12]} or was read from there (--max-reach-back), and here it"
+            " begins at 0; whether" in ran.err
         )
         assert f"`resnap verify {store.as_uri()} {' '.join(WIDE_FLAGS)} --as-of roll` shows it" in ran.err
     caught_up = tier(*WIDE)

@@ -149,3 +149,70 @@ def test_a_log_without_a_byte_is_damage_but_where_a_cleaner_may_have_left_it(tmp
         found = (*lost_records(inventory), *damage_in_files(inventory.partition, PLAIN))
         assert [(one.base_offset, one.reason) for one in found] == [(30, expected)]
         file_at(path, 30, "index").write_bytes(b"")
+
+
+def changed(path: Path, base: int, number: int, by: int, delta: int) -> None:
+    """Change the base offset of a batch of a log, and the last one."""
+    log = bytearray(file_at(path, base, "log").read_bytes())
+    struct.pack_into(">q", log, number * BATCH_BYTES, base + number + by)
+    struct.pack_into(">i", log, number * BATCH_BYTES + 23, delta)
+    file_at(path, base, "log").write_bytes(log)
+
+
+@pytest.mark.parametrize(
+    ("number", "by", "delta", "expected"),
+    [
+        (9, 0, 1, "the batch at byte 14130 ends at offset 40, and the next segment begins at 40"),
+        (9, 5, 0, "goes on at byte 14130 with what is no batch of its offsets"),
+        (8, 50, 0, "goes on at byte 12560 with what is no batch of its offsets"),
+        (0, -1, 0, "begins with a batch of offset 29, and holds 30 to 39"),
+        (0, 50, 0, "begins with a batch of offset 80"),
+    ],
+)
+def test_a_first_or_last_batch_of_other_offsets_is_damage(
+    tmp_path: Path, number: int, by: int, delta: int, expected: str
+) -> None:
+    path = a_log(tmp_path)
+    changed(path, 30, number, by, delta)
+    (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
+    assert (refusal.base_offset, refusal.reason) == (30, Reason.DAMAGED)
+    assert expected in refusal.detail
+
+
+def test_offsets_that_are_missing_at_the_beginning_of_a_segment_are_named_unless_a_cleaner_was_there(
+    tmp_path: Path,
+) -> None:
+    path = a_log(tmp_path)
+    log = file_at(path, 30, "log")
+    log.write_bytes(log.read_bytes()[2 * BATCH_BYTES :])
+    file_at(path, 30, "index").write_bytes(struct.pack(">ii", 8, 6 * BATCH_BYTES))
+    (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
+    assert (refusal.base_offset, refusal.reason) == (30, Reason.MISSING_OFFSETS)
+    assert "offsets 30 to 31 are missing at the beginning of" in refusal.detail
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\npayments 0 60\n")
+    (cleaned,) = load_log_dir(tmp_path).partitions
+    assert list(damage_in_files(cleaned, PLAIN)) == []
+
+
+@pytest.mark.parametrize("entry", [(8, 8 * BATCH_BYTES - 7), (8, 9 * BATCH_BYTES), (7, 8 * BATCH_BYTES)])
+def test_an_offset_index_that_ends_where_no_batch_has_its_offset_cannot_be_read_from_remote_storage(
+    tmp_path: Path, entry: tuple[int, int]
+) -> None:
+    path = a_log(tmp_path)
+    file_at(path, 30, "index").write_bytes(struct.pack(">iiii", 4, 4 * BATCH_BYTES, *entry))
+    (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
+    assert (refusal.base_offset, refusal.reason) == (30, Reason.INDEX_UNUSABLE)
+    assert f"an entry of offset {30 + entry[0]} at byte {entry[1]}, where no batch has it" in refusal.detail
+
+
+@pytest.mark.parametrize("content", [entries(25), entries(15, 13), entries(13) + b"odd"])
+def test_a_transaction_index_that_cannot_be_right_is_said_though_brokers_ship_it(
+    tmp_path: Path, content: bytes
+) -> None:
+    path = a_log(tmp_path)
+    file_at(path, 10, "txnindex").write_bytes(content)
+    inventory = take_inventory(load_log_dir(tmp_path)).partitions[0]
+    start = broker_start(inventory.partition, PLAIN)
+    assert (start.refusals, dict(start.recovered)) == ((), {})
+    warnings = broker_blockers(inventory, start=start).shipped_as_is
+    assert [(one.base_offset, one.reason) for one in warnings] == [(10, Reason.INDEX_UNUSABLE)]

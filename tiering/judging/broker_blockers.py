@@ -56,7 +56,10 @@ class BrokerBlockers:
     found: tuple[Refusal, ...]
     """The first segment of each reason for which tiering stops, ascending."""
     shipped_as_is: tuple[Refusal, ...]
-    """What it ships without checking it, if it gets that far: unusable snapshots, and segments with offsets missing."""
+    """What it ships without checking it, if it gets that far.
+
+    Unusable snapshots, transaction indexes that cannot be right, and segments with offsets missing.
+    """
     damaged: frozenset[int] = frozenset()
     """Base offsets of all segments that have lost records."""
 
@@ -128,12 +131,14 @@ def broker_blockers(
         is_committed = high_watermark is None or boundary.offset <= high_watermark
         refusals += _refusals(boundary, inventory, hanging if is_committed else None, start)
     refusals += lost_records(inventory, remote_end_offset or 0)
+    shipped = {boundary.segment.base_offset for boundary in tried}
     first: dict[Reason, Refusal] = {}
     for refusal in sorted(refusals, key=attrgetter("base_offset")):
         first.setdefault(refusal.reason, refusal)
     return BrokerBlockers(
         found=tuple(first.values()),
         shipped_as_is=(
+            *(one for one in start.unusable if one.base_offset in shipped and one.base_offset not in start.recovered),
             *(refusal for refusal in in_files if refusal.reason is Reason.MISSING_OFFSETS),
             *(
                 _with_useless_snapshot(boundary)

@@ -30,7 +30,7 @@ from resnap.storage.log.names import FileKind
 from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.sources.files import GONE
 from resnap.tiering.judging.inventory import checkpoint_damage
-from resnap.tiering.judging.refusal import Reason, Refusal, Stop, refusal_of, refuse, stop_for
+from resnap.tiering.judging.refusal import Reason, Refusal, Stop, refuse, stop_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -156,17 +156,11 @@ def broker_start(partition: PartitionDir, sources: Sources) -> BrokerStart:
             detail = f"the segment at offset {segment.base_offset} has no offset index"
             recovered[segment.base_offset] = stop_for(Reason.INDEX_MISSING, detail)
         if segment.txnindex_bytes:
-            found = _of_transaction_index(segment, sources, aborted)
+            found = _of_transaction_index(segment, sources, aborted, unusable)
             if isinstance(found, Refusal):
                 refusals.append(found)
-                continue
-            if found is not None:
+            elif found is not None:
                 recovered.setdefault(segment.base_offset, found)
-                unusable.append(refusal_of(segment, found))
-            elif segment.txnindex_bytes % TRANSACTION_ENTRY.size:
-                detail = f"{segment.sibling(FileKind.TXNINDEX)} has {segment.txnindex_bytes} bytes"
-                whole = f"which is not a multiple of {TRANSACTION_ENTRY.size}"
-                unusable.append(refuse(segment, Reason.INDEX_UNUSABLE, f"{detail}, {whole}"))
     rewritten = _rewritten(partition, recovered)
     return BrokerStart(
         recovered=recovered,
@@ -202,11 +196,12 @@ def _has_no_index(segment: Segment, sources: Sources) -> bool:
 
 
 def _of_transaction_index(
-    segment: Segment, sources: Sources, aborted: dict[str, Sequence[AbortedTxn]]
+    segment: Segment, sources: Sources, aborted: dict[str, Sequence[AbortedTxn]], unusable: list[Refusal]
 ) -> Stop | Refusal | None:
-    """Return what a broker does about the first bad entry; it ignores a part of an entry at the end.
+    """Return what a broker does about the first bad entry; it ignores a part of an entry at the end, and other faults.
 
-    ``aborted`` gets the entries.
+    ``aborted`` gets the entries, ``unusable`` the segment if one of them cannot be right. Whether one is missing, or
+    names another producer, only the batches show.
     """
     path = segment.sibling(FileKind.TXNINDEX)
     try:
@@ -215,8 +210,15 @@ def _of_transaction_index(
         return None
     except LogDirError as error:
         return refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint)
-    with suppress(FormatError):
-        aborted[segment.path] = read_transaction_index(content)
+    wrong = None
+    try:
+        entries = aborted[segment.path] = read_transaction_index(content)
+    except FormatError as error:
+        wrong = str(error)
+    else:
+        end = segment.next_base_offset
+        if entries and end is not None and entries[-1].last_offset >= end:
+            wrong = f"its last entry ends at offset {entries[-1].last_offset}, and the next segment begins at {end}"
     for at in range(0, len(content) - TRANSACTION_ENTRY.size + 1, TRANSACTION_ENTRY.size):
         version, _, _, last_offset, _ = TRANSACTION_ENTRY.unpack_from(content, at)
         if version != TRANSACTION_VERSION:  # to brokers before 4.4 it is the first byte alone, and may be negative
@@ -224,5 +226,9 @@ def _of_transaction_index(
             return refuse(segment, Reason.INDEX_UNUSABLE, f"{detail}: a broker does not start with it, with any topic")
         if last_offset < segment.base_offset:
             detail = f"{path} has an entry at byte {at} that ends at offset {last_offset}, below its segment"
+            unusable.append(refuse(segment, Reason.INDEX_UNUSABLE, detail))
             return stop_for(Reason.INDEX_UNUSABLE, detail)
+    if wrong is not None:
+        detail = f"{path}: {wrong}: brokers ship it as it is, and `resnap tier` does not ship the segment"
+        unusable.append(refuse(segment, Reason.INDEX_UNUSABLE, detail))
     return None

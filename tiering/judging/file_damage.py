@@ -2,8 +2,9 @@
 
 ``check`` and dry runs alone read this; scheduled scans open no index. A log that ends before its offset index does, or
 inside its last batch, has lost records, and so has one whose last batch ends before the next segment begins, unless it
-was compacted once. So of each closed log what follows the last entry of its index is read, some 4 KiB; of a time index
-something only where it has more entries than the offset index allows.
+was compacted once. A log whose first or last batch has offsets of other segments is damaged, too. So of each closed log
+the first header and what follows the last entry of its index are read, some 4 KiB; of a time index something only where
+it has more entries than the offset index allows.
 
 Source: ``RemoteIndexCache``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``; ``LogSegment.append``.
 """
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
 
 
@@ -107,29 +109,48 @@ def _by_offset_index(segment: Segment, sources: Sources, *, may_have_gaps: bool)
             detail = f"{segment.path} ends at byte {now_bytes}, and the last batch of its offset index begins at"
             yield refuse(segment, Reason.DAMAGED, f"{detail} {position}: {_LOST}")
     elif segment.next_base_offset is not None and (position or not size_bytes):
-        found = _by_last_batch(segment, relative_offset, position, segment.next_base_offset, sources)
-        if found is not None and (found.reason is Reason.DAMAGED or not may_have_gaps):
+        with sources.open(segment.path) as log:
+            found = _by_first_batch(segment, log, segment.next_base_offset)
+            if found is None or (found.reason is Reason.MISSING_OFFSETS and may_have_gaps and position):
+                found = _by_last_batch(segment, log, relative_offset, position, segment.next_base_offset)
+        if found is not None and (found.reason is not Reason.MISSING_OFFSETS or not may_have_gaps):
             yield found
 
 
-def _by_last_batch(
-    segment: Segment, relative_offset: int, position: int, next_base_offset: int, sources: Sources
-) -> Refusal | None:
-    """Return what the last batch of a closed segment, at or after ``position``, shows to be missing; None if nothing.
+def _by_first_batch(segment: Segment, log: RangeReader, next_base_offset: int) -> Refusal | None:
+    """Return whether the first batch of a closed segment is not the one at its base offset; None if it is."""
+    head = log.read(0, _BATCH_START.size)
+    if len(head) < _BATCH_START.size:
+        return None
+    base_offset, _, _, magic, _, _, _ = _BATCH_START.unpack(head)
+    if magic != MAGIC_V2 or base_offset == segment.base_offset:
+        return None
+    if not segment.base_offset < base_offset < next_base_offset:
+        detail = f"{segment.path} begins with a batch of offset {base_offset}, and holds {segment.base_offset} to"
+        return refuse(segment, Reason.DAMAGED, f"{detail} {next_base_offset - 1}: brokers ship it all the same")
+    return _missing(segment, segment.base_offset, base_offset, "at the beginning of")
 
-    That is the end of the batch itself, or the offsets between it and the next segment. At ``position`` is the batch of
-    ``relative_offset``.
+
+def _by_last_batch(
+    segment: Segment, log: RangeReader, relative_offset: int, position: int, next_base_offset: int
+) -> Refusal | None:
+    """Return what the last batch of a closed segment, at or after ``position``, shows to be wrong; None if nothing.
+
+    Missing can be the end of the batch itself, or the offsets between it and the next segment; or it reaches into that.
+    At ``position`` is the batch of ``relative_offset``.
     """
     end, begins = segment.base_offset + relative_offset, None
     for _ in range(_MOST_BLOCKS):
-        at, block = position, sources.read_range(segment.path, position, position + _BLOCK_BYTES)
+        at, block = position, log.read(position, _BLOCK_BYTES)
         while len(head := block[position - at : position - at + _BATCH_START.size]) == _BATCH_START.size and any(head):
             base_offset, length, _, magic, _, _, last_offset_delta = _BATCH_START.unpack(head)
-            is_one = magic == MAGIC_V2 and segment.base_offset <= base_offset < next_base_offset
-            is_risen = begins is None or base_offset >= end
-            if not is_one or length <= 0 or not is_risen:
-                is_damage = begins is not None and magic >= MAGIC_V2
-                return _without_batch(segment, position) if is_damage else None
+            is_inside = segment.base_offset <= base_offset < next_base_offset and length > 0
+            is_risen = base_offset <= end if begins is None else base_offset >= end
+            if not is_inside or magic != MAGIC_V2 or not is_risen:
+                is_older = is_inside and 0 <= magic < MAGIC_V2
+                is_whole = magic == MAGIC_V2 and 0 < length <= segment.size_bytes - position
+                is_by_index = begins is None and (is_inside or not is_whole)
+                return None if is_older else _without_batch(segment, position, end if is_by_index else None)
             begins, position = position, position + LOG_OVERHEAD + length
             if position > segment.size_bytes:
                 return _cut_inside(segment, begins)
@@ -141,14 +162,23 @@ def _by_last_batch(
         return None
     if any(block[position - at :]):
         return _cut_inside(segment, position)
-    if end >= next_base_offset:
-        return None
-    detail = f"offsets {end} to {next_base_offset - 1} are missing after {segment.path}, lost or compacted away"
+    if end > next_base_offset and begins is not None:
+        detail = f"{segment.path}: the batch at byte {begins} ends at offset {end - 1}, and the next segment begins at"
+        return refuse(segment, Reason.DAMAGED, f"{detail} {next_base_offset}: brokers ship both all the same")
+    return _missing(segment, end, next_base_offset, "after") if end < next_base_offset else None
+
+
+def _missing(segment: Segment, first: int, end: int, where: str) -> Refusal:
+    detail = f"offsets {first} to {end - 1} are missing {where} {segment.path}, lost or compacted away"
     both = "brokers tier the segments around them, and `resnap tier` refuses the partition"
     return refuse(segment, Reason.MISSING_OFFSETS, f"{detail}: {both}")
 
 
-def _without_batch(segment: Segment, position: int) -> Refusal:
+def _without_batch(segment: Segment, position: int, indexed: int | None) -> Refusal:
+    """Return that there is no batch at ``position``, where the offset index says that ``indexed`` is, if it does."""
+    if indexed is not None:
+        what = f"ends with an entry of offset {indexed} at byte {position}, where no batch has it"
+        return _unusable(segment, f"{segment.sibling('index')} {what}")
     detail = f"{segment.path} goes on at byte {position} with what is no batch of its offsets"
     return refuse(segment, Reason.DAMAGED, f"{detail}: brokers ship it all the same")
 
