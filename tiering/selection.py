@@ -437,15 +437,25 @@ def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, warn
     return given
 
 
+_OF_EXPRESSIONS = frozenset("^$|()+\\/")
+"""What regular expressions have, and the names of topics and globs have not."""
+
+
 def nothing_in(scope: Scope) -> NothingInScopeError:
     """Return the error of a scope without a partition."""
     where, scan = ", ".join(scope.sources), f"`resnap scan {shlex.join(scope.sources)}`"
     what, hint = f"no partition in {where}", "compare with log.dirs in the broker's server.properties"
     if scope.partitions:
         what, hint = f"none of {', '.join(scope.partitions[:5])} is in {where}", f"{scan} lists what is there"
+        if not all(map(parse_partition_dir_name, scope.partitions)):
+            hint = f"a partition is TOPIC-NUMBER, such as payments-0; {hint}"
     elif scope.topics:
         what = f"no topic in {where} matches {scope.topic_flag} {' or '.join(scope.topics)}"
         hint = f"{scan} lists what is there"
+        if any(map(parse_partition_dir_name, scope.topics)):
+            hint = f"a partition, such as payments-0, is chosen by --partition; {hint}"
+        elif not _OF_EXPRESSIONS.isdisjoint("".join(scope.topics)):
+            hint = f"a topic is chosen by its name or a glob, such as 'pay*', not by an expression; {hint}"
     elif (metadata_log := find_metadata_log(scope.sources)) is not None:
         what = f"no partition of a topic in {where}, only the metadata log: it is a controller's, or a new broker's"
         shows = f"`resnap controller image {shlex.quote(str(metadata_log))}` shows the log"

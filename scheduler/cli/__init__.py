@@ -6,6 +6,7 @@ Importing this package must stay fast: only the modules of commands import slow 
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ COLLECT_AFTER: Final = (50_000, 10, 100)
 through all of them again and again, as it does by default, took a third of the planning, and 0.2 s at a time."""
 _LOG_DIR: Final = "a log dir is an argument without a flag: `resnap scan /var/lib/kafka`"
 _STORE: Final = "a store is one URL, s3://BUCKET/PREFIX: the argument of `verify` and `restore`, --to of `tier`"
+_NO_QUESTION: Final = "no command asks before it begins; what deletes or publishes has --delete or --publish"
 MEANT: Final = {
     "--log-dir": _LOG_DIR,
     "--log-dirs": _LOG_DIR,
@@ -39,6 +41,17 @@ MEANT: Final = {
     "--endpoint-url": "--s3-endpoint-url URL",
     "--region": "--s3-region NAME",
     "--profile": "set AWS_PROFILE",
+    "--destination": "--into DIR of `regenerate`, --to URL of `tier`",
+    "--from": _LOG_DIR,
+    "--source": _LOG_DIR,
+    "--port": "--listen HOST:PORT of `serve`, such as --listen 127.0.0.1:9000",
+    "--force": _NO_QUESTION,
+    "--yes": _NO_QUESTION,
+    "-y": _NO_QUESTION,
+    "-n": "--dry-run, where a command writes",
+    "-t": "--topic GLOB, such as --topic 'pay*'",
+    "-c": "--config FILE",
+    "-v": "behind the command: `resnap check LOG_DIR -v`; `resnap --version` prints the version",
     "-o": "--output FORM, such as --output json",
     "--json": "--output json",
     "--format": "--output FORM, such as --output json",
@@ -144,9 +157,14 @@ def _settle(failures: Failures, arguments: Sequence[str]) -> None:
         failures.guess(arguments, process_environment())
 
 
+_HOW_IT_WAS_READ: Final = re.compile(r", unable to parse string as an? \w+$")
+_SPAN: Final = "that is in milliseconds: an hour is 3600000, 7 days are 604800000"
+
+
 def _usage(error: typer.TyperException) -> str:
     """Return Typer's message in our form."""
     message = error.format_message().replace("Value error, ", "").replace("Input should be", "expected").rstrip(".")
+    message = _HOW_IT_WAS_READ.sub("", message)
     return message[:1].lower() + message[1:]
 
 
@@ -157,8 +175,17 @@ def _where_to_look(error: typer.TyperException, arguments: Sequence[str]) -> str
     words = arguments if is_command else [getattr(error, "option_name", "")]
     if meant := next((MEANT[word] for word in words if word in MEANT), None):
         return meant
-    if not context:
-        return None
-    row = COMMANDS.get(context.command_path.removeprefix("resnap "))
-    example = f"such as `{row.example}`; " if row is not None and _usage(error).startswith("missing ") else ""
-    return f"{example}`{context.command_path} --help` shows what is possible"
+    path = context.command_path if context else _command_in(arguments)
+    said, parameter = _usage(error), getattr(error, "param", None)
+    if "expected a valid integer" in said and (parameter.metavar == "MS" or parameter.opts[0].endswith("-ms")):
+        return _SPAN
+    row = COMMANDS.get(path.removeprefix("resnap "))
+    is_place = parameter is not None and parameter.param_type_name == "argument"
+    example = f"such as `{row.example}`; " if row is not None and (said.startswith("missing ") or is_place) else ""
+    return f"{example}`{path} --help` shows what is possible"
+
+
+def _command_in(arguments: Sequence[str]) -> str:
+    """Return the command that ``arguments`` begin with."""
+    words = " ".join(arguments)
+    return f"resnap {max((name for name in COMMANDS if words.startswith(name)), key=len, default='')}".rstrip()

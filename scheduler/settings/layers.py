@@ -109,17 +109,33 @@ def server_properties_layer(path: Path) -> Layer:
     return layer
 
 
+_OF_BROKERS: Final = frozenset({"log.dirs", "log.dir", "process.roles", "zookeeper.connect", "listeners"})
+_OTHER_FILES: Final = {
+    "cluster.id": "meta.properties, which names the log dir that it lies in",
+    "bootstrap.servers": "a client's configuration",
+    "log4j.rootLogger": "the configuration of log4j",
+}
+"""By a key that they have: files that are mistaken for a broker's configuration."""
+
+
 def static_properties(path: Path) -> dict[str, str]:
     """Return all that a broker's configuration at ``path`` says; raises as ``server_properties_layer`` does."""
     try:
         with in_file(path):
-            return read_properties(path.read_bytes())
+            properties = read_properties(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(
             f"server properties {path}: {_error_text(error)}", hint="give the broker's own file"
         ) from error
     except FormatError as error:
         raise ConfigurationError(f"server properties {error}", hint="give the broker's own file") from error
+    other = next((what for key, what in _OTHER_FILES.items() if key in properties), None)
+    if other is not None and _OF_BROKERS.isdisjoint(properties):
+        raise ConfigurationError(
+            f"server properties {path}: this is {other}: expected a broker's configuration, with log.dirs in it",
+            hint="give the file that the broker is started with, such as /etc/kafka/server.properties",
+        )
+    return properties
 
 
 def node_named(static: Mapping[str, str]) -> str | None:
@@ -261,7 +277,7 @@ def _relative_to(directory: Path, value: object) -> object:
         return [_relative_to(directory, entry) for entry in value]
     if isinstance(value, dict):
         return {key: _relative_to(directory, entry) for key, entry in value.items()}
-    if not isinstance(value, str):
+    if not isinstance(value, str) or "://" in value:  # which is refused with what was given
         return value
     return ",".join(str(directory / part.strip()) for part in value.split(","))
 

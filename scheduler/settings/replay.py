@@ -21,7 +21,7 @@ from resnap.scheduler.settings.declaration import (
     Size,
     from_text,
 )
-from resnap.scheduler.settings.values import checked_as_of, split_list
+from resnap.scheduler.settings.values import checked_as_of, checked_log_dir, split_list
 from resnap.storage.kafka_release import checked_version
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.words import span
@@ -160,7 +160,7 @@ class BrokerSettings(SettingGroup):
         ),
     ] = DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
     log_dirs: Annotated[
-        tuple[Path, ...],
+        tuple[Annotated[Path, BeforeValidator(checked_log_dir)], ...],
         from_text(split_list),
         Setting(
             "Log dirs of the broker, for commands that are given no LOG_DIR.",

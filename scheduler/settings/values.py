@@ -147,6 +147,18 @@ def meant(name: str, possible: Iterable[str], where: str | None = None, prefix: 
     return where or f"possible: {', '.join(known) or 'none'}"
 
 
+def checked_log_dir(value: object) -> object:
+    """Return ``value``, the path of a log dir; of a URL ``pathlib`` would make another path.
+
+    Raises:
+        ValueError: it is a URL.
+
+    """
+    if isinstance(value, str) and "://" in value:
+        raise ValueError(f"expected the path of a directory, found the URL {value}, which commands take as a source")
+    return value
+
+
 def split_list(text: str) -> tuple[str, ...]:
     """Return the parts of ``text`` between commas, without the empty ones."""
     return tuple(part.strip() for part in text.split(",") if part.strip())

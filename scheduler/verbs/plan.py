@@ -80,7 +80,8 @@ def _keep(path: Path, text: str) -> None:
         write_whole(path.absolute(), (text.encode(),))
     except OSError as error:
         what = f"{path}: the plan cannot be written: {error.strerror}"
-        raise ResnapError(what, hint="free some space, or name a file that you can write") from error
+        hint = "free some space, or name a file that you can write, in a directory that is there"
+        raise ResnapError(what, hint=hint) from error
 
 
 def view_of(request: Asked, context: Context) -> View[Any]:

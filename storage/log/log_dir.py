@@ -27,6 +27,7 @@ from resnap.storage.log.names import (
     FileKind,
     parse_file_name,
     parse_partition_dir_name,
+    topic_name_problem,
 )
 from resnap.storage.log.partition_dir import (
     LEADER_EPOCHS,
@@ -226,9 +227,13 @@ def open_log_dir_or_partition(path: Path, *, topics: Callable[[TopicPartition], 
         LogDirError: the operating system does not let us read it.
 
     """
-    path = path.absolute()
+    is_word, path = path.name == str(path), path.absolute()
     if not is_there(path):
         hint = "check the spelling, and whether its disk is mounted; log.dirs names the right one"
+        if is_there(path.with_name(f"{path.name}-0")):
+            hint = f"for all partitions of this topic give {path.parent} with --topic {path.name}"
+        elif is_word and topic_name_problem(path.name) is None:
+            hint = f"{hint}; a topic is chosen by --topic {path.name}"
         raise NoLogDirError(f"{path} does not exist", hint=hint)
     names = _names(path)
     if names.isdisjoint(LOG_DIR_MARKS):

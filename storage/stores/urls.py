@@ -24,8 +24,15 @@ _GOOGLE: Final = (
     " and an HMAC key"
 )
 _HADOOP: Final = "that is what Hadoop calls it: write s3://BUCKET[/PREFIX]"
-_BY_S3: Final = {"gs": _GOOGLE, "gcs": _GOOGLE, "s3a": _HADOOP, "s3n": _HADOOP}
+_SERVER: Final = "write s3://BUCKET[/PREFIX], with the server's address as --s3-endpoint-url"
+_BY_S3: Final = {
+    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
+    **dict.fromkeys(("s3a", "s3n"), _HADOOP),
+    **dict.fromkeys(("http", "https"), _SERVER),
+}
 """What to do with schemes whose stores speak S3, too."""
+_NEARLY = re.compile(r"(s3|file|memory|s3a|s3n|gs|gcs):(?!//)", re.IGNORECASE)
+"""How a URL begins whose slashes are missing."""
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 
 
@@ -59,8 +66,15 @@ def check_form(url: str) -> None:
     scheme, separator, _ = url.partition("://")
     if separator and scheme.lower() in _OPENERS:
         return
-    of_path = f"for this directory give {Path(url).absolute().as_uri()}; {FORMS}"
-    hint = _BY_S3.get(scheme.lower(), FORMS) if separator else of_path
+    if separator:
+        hint = FORMS
+    elif (nearly := _NEARLY.match(url)) is None:
+        hint = f"for this directory give {Path(url).absolute().as_uri()}; {FORMS}"
+    else:
+        scheme = nearly[1]
+        slashes = ":///" if scheme.lower() == "file" else "://"
+        hint = f"did you mean {scheme.lower()}{slashes}{url[nearly.end() :].strip('/')}? {FORMS}"
+    hint = _BY_S3.get(scheme.lower(), hint)
     raise UsageError(f"store URL {url!r}: unknown form", hint=hint)
 
 
@@ -104,8 +118,8 @@ def without_slash(url: str) -> str:
 
 
 def is_store_url(text: str) -> bool:
-    """Whether ``text`` is meant as a URL of a store, not as a path."""
-    return "://" in text
+    """Whether ``text`` is meant as a URL of a store, not as a path; its form may be wrong."""
+    return "://" in text or _NEARLY.match(text) is not None
 
 
 def _open_memory(url: str, rest: str, _: S3Settings) -> ObjectStore:

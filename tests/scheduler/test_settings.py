@@ -204,10 +204,30 @@ def test_a_misspelled_setting_gets_a_suggestion(tmp_path: Path) -> None:
     assert caught.value.hint == "did you mean verify-crc?"
 
 
+@pytest.mark.parametrize("place", ["s3://bucket/logs", "file:///srv/data"])
+def test_a_url_is_no_log_dir_of_a_broker(tmp_path: Path, place: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected the path of a directory, found the URL"):
+        loaded(tmp_path, file=f'log.dirs = "/srv/data,{place}"')
+
+
 @pytest.mark.parametrize("name", ["config", "server_properties"])
 def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"nowhere: no such file or directory"):
         loaded(tmp_path, {name: tmp_path / "nowhere"})
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("version=1\ncluster.id=abc\nnode.id=1\n", "meta.properties"),
+        ("bootstrap.servers=one:9092\n", "a client's configuration"),
+        ("log4j.rootLogger=INFO\n", "log4j"),
+    ],
+)
+def test_another_file_is_not_taken_for_server_properties(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(ConfigurationError, match=what):
+        loaded(tmp_path, {"server_properties": server_properties(tmp_path, text)})
+    loaded(tmp_path, {"server_properties": server_properties(tmp_path, f"log.dirs=/srv\n{text}")})
 
 
 def test_server_properties_are_read_as_kafka_writes_them(tmp_path: Path) -> None:

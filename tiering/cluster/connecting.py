@@ -200,7 +200,7 @@ def connect_in_time(
 
 def _place(server: str) -> tuple[str, int]:
     host, colon, port = server.strip().rpartition(":")
-    if not (colon and host and port.isdecimal()):
+    if not (colon and host and port.isdecimal()) or "/" in host:
         raise UsageError(f"--bootstrap-server {server!r}: expected HOST:PORT", hint="brokers have port 9092 by default")
     return host.strip("[]"), int(port)
 

@@ -111,12 +111,41 @@ def test_a_wrong_command_line_ends_with_2_and_says_where_to_look(
         (["regenerate", "/data", "--output-dir", "x"], "--into DIR"),
         (["tier", "/data"], "such as `resnap tier /var/lib/kafka --to s3://"),
         (["verify", "s3a://bucket/prefix", "--engine", "local"], "write s3://BUCKET"),
+        (["tier", "/data", "--to", "https://s3.amazonaws.com/b", "--engine", "local"], "--s3-endpoint-url"),
+        (["serve", "--port", "9000"], "--listen HOST:PORT"),
+        (["gc", "file:///srv", "--force"], "--delete"),
+        (["-v", "check"], "`resnap check LOG_DIR -v`"),
+        (["verify", "/data", "--store"], "`resnap verify --help`"),
+        (["scan", "/data", "--producer-id-expiration-ms", "7d"], "7 days are 604800000"),
+        (["producer", "census", "/data", "--under", "1h"], "an hour is 3600000"),
+        (["quota", "set", "alice", "100"], "such as `resnap quota set 100 --user alice`"),
+        (["replicas", "--bootstrap-server", "kafka://localhost:9092"], "brokers have port 9092 by default"),
+        (["scan", "payments"], "a topic is chosen by --topic payments"),
     ],
 )
 def test_what_other_tools_take_is_answered_by_what_resnap_takes(
     command: Resnap, arguments: list[str], meant: str
 ) -> None:
     ran = command(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert meant in next(line for line in ran.err.splitlines() if line.startswith("hint: "))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["--topic", "payments-0"], "a partition, such as payments-0, is chosen by --partition"),
+        (["--topic", "/pay.*/"], "its name or a glob, such as 'pay*'"),
+        (["--partition", "payments"], "a partition is TOPIC-NUMBER, such as payments-0"),
+        (["--partition", "payments:0"], "a partition is TOPIC-NUMBER, such as payments-0"),
+        (["/payments"], "with --topic payments"),
+    ],
+)
+def test_topics_and_partitions_chosen_in_other_words_are_answered_by_what_is_meant(
+    command: Resnap, broker_log: Path, arguments: list[str], meant: str
+) -> None:
+    place, *chosen = [f"{broker_log}{arguments[0]}"] if arguments[0].startswith("/") else [str(broker_log), *arguments]
+    ran = command("scan", place, *chosen)
     assert (ran.code, ran.out) == (2, "")
     assert meant in next(line for line in ran.err.splitlines() if line.startswith("hint: "))
 

@@ -178,10 +178,10 @@ def test_copied_commands_name_the_log_dirs_and_destinations_of_the_service_absol
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    flags = {"log_dirs": ["data", "s3://b/p"], "state_dir": str(tmp_path / "state")}
+    flags = {"log_dirs": ["data", "more"], "state_dir": str(tmp_path / "state")}
     with shell_of(flags, tmp_path) as shell:
         found = parsed(shell.overview("regenerate", "", "", "--into", shell.staged))
-        assert found["sources"] == [str(tmp_path / "data"), "s3://b/p"]
+        assert found["sources"] == [str(tmp_path / "data"), str(tmp_path / "more")]
         assert found["into"] == "/var/tmp/staged"  # noqa: S108
     flags["allow_destinations"] = [str(tmp_path / "out")]
     with shell_of(flags, tmp_path) as shell:

@@ -65,6 +65,24 @@ def test_the_url_of_a_directory_is_given_where_its_path_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("s3:/bucket/x", "did you mean s3://bucket/x?"),
+        ("S3:bucket", "did you mean s3://bucket?"),
+        ("file:/srv/store/", "did you mean file:///srv/store?"),
+        ("memory:name", "did you mean memory://name?"),
+        ("s3a:/bucket", "write s3://BUCKET"),
+        ("gs:/bucket", "https://storage.googleapis.com"),
+    ],
+)
+def test_a_url_that_lacks_slashes_is_no_path(url: str, said: str) -> None:
+    assert is_store_url(url)
+    with pytest.raises(UsageError, match="unknown form") as raised:
+        open_store(url)
+    assert said in str(raised.value.hint)
+
+
+@pytest.mark.parametrize(
     "url", ["s3://user:hidden@bucket/x", "s3://user:hid/hidden@bucket", "https://user:hidden@host/bucket"]
 )
 def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
