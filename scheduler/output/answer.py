@@ -57,7 +57,7 @@ def answer_of(
     Args:
         topics: the names.
         unread: sources that could not be read, or not whole: what was not seen may stop a broker.
-        silent: brokers' services, or a cluster, that did not answer.
+        silent: brokers whose services did not answer.
         on: how many of those that are ready have been turned on already.
         is_seen: whether anything was looked at; if not, that there is no topic says nothing.
 
@@ -70,7 +70,7 @@ def answer_of(
         if (names := topics[verdict])
     ]
     if silent:
-        rest = [*rest, Sentence(f"{human_count(silent)} did not answer.")]
+        rest = [*rest, Sentence(f"{some(silent, 'broker')} did not answer.")]
     if unread:
         why = Sentence(
             f"{some(unread, 'source')} could not be read, or not whole: what was not seen may stop a broker."

@@ -16,7 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.output.answer import MOST_NAMED
 from resnap.scheduler.web import words
-from resnap.storage.words import human_bytes, human_duration, instant, some
+from resnap.storage.words import human_bytes, human_duration, instant, some, span
 
 router = APIRouter(include_in_schema=False)
 STATIC_PATH: Final = "/static"
@@ -73,7 +73,9 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     made.globals.update(asset=lambda name: ASSETS[name].url, words=words, most_named=MOST_NAMED)
-    made.filters.update(bytes=human_bytes, count=lambda value: f"{value:,}", seconds=human_duration, some=some)
+    made.filters.update(
+        bytes=human_bytes, count=lambda value: f"{value:,}", seconds=human_duration, some=some, span=span
+    )
     made.filters.update(moment=words.moment, instant=instant, in_path=in_path)
     return made
 
