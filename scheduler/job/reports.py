@@ -10,7 +10,7 @@ from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column, plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
-from resnap.storage.words import first_of, human_bytes, instant, some
+from resnap.storage.words import counted, first_of, human_bytes, instant, some
 from resnap.tiering.judging.refusal import UnblockedBy
 
 if TYPE_CHECKING:
@@ -124,6 +124,10 @@ def summed_note(held: Sequence[object]) -> Iterator[str]:
         yield f"Summed up by topic: {some(len(held), 'partition')}; `--output json` has each."
 
 
+_OUTCOMES: Final = frozenset({"outcome", "logDir"})
+"""What a sum counts by its values."""
+
+
 def _sum_of(rows: Sequence[Mapping[str, Any]], joined: Sequence[str]) -> dict[str, Any]:
     """Return the rows of one topic as one: numbers and bytes add up, but not offsets; of all else the first counts."""
     sums: dict[str, Any] = {}
@@ -137,6 +141,8 @@ def _sum_of(rows: Sequence[Mapping[str, Any]], joined: Sequence[str]) -> dict[st
             sums[key] = rows[0][key]
         elif all(isinstance(one, int) for one in found):
             sums[key] = sum(found)
+        elif key in _OUTCOMES:
+            sums[key] = found[0] if len(set(found)) == 1 else counted(found)
         elif all(isinstance(one, dict) and "bytes" in one for one in found):
             sums[key] = {"bytes": sum(one["bytes"] for one in found)}
         else:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
 
 LINE_INTERVAL_S: Final = 10.0
+_LEAST_WORKED_S, _LEAST_SHARE = 60.0, 0.05
+"""Before either is reached the time left is not told: the first segments wait for what is loaded."""
 COMPILING: Final = "preparing machine code (first run only)"
 PHASES: Final = {"waiting": "", "starting": "starting Spark …", "compiling": COMPILING}
 """Phases that people see in other words, or not at all."""
@@ -48,7 +50,7 @@ class ProgressState:
         elapsed_s: since the work began.
         rate_bytes_s: since work on segments, or the first after machine code was made, began; None until then. Once all
             is read, it and the time stand.
-        left_s: at that rate; None if unknown.
+        left_s: at that rate; None if unknown, as of the very first segments.
 
     """
 
@@ -131,6 +133,8 @@ class TrackedProgress(Progress):
         left_s = None if rate is None else max(0, self._all_bytes - self._size_bytes) / rate
         if not self._all_bytes and self._segments and worked_s > 0:  # nothing is read but names
             left_s = max(0, self._all_segments - self._segments) * worked_s / self._segments
+        elif worked_s < _LEAST_WORKED_S and self._size_bytes < self._all_bytes * _LEAST_SHARE:
+            left_s = None
         return ProgressState(
             task=self._task,
             phase=self._phase,

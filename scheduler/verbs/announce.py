@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -69,6 +69,9 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | U
         yield Unread(faults=tuple(announcer.problems))
 
 
+_AGAIN: Final = "Next: the same command again, once what the errors and STOPS name is settled."
+
+
 def _result(one: Announcement, request: Asked) -> Reported[Announcement]:
     name, stop = one.partition.topic_partition, one.stop
     expired = (
@@ -117,12 +120,16 @@ class AnnounceView(View["Reported[Announcement] | Unread"]):
             Column(key="stop", title="STOPS", show=_stop),
         )
         self._totals = {"segments": 0, "bytes": 0, "below": 0, "awaitLeaders": 0, "published": published}
+        self._stopped = False
+        """Whether of a partition nothing could be announced, or nothing could be read."""
 
     def row(self, result: Reported[Announcement] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
         if isinstance(result, Unread):
+            self._stopped = self._stopped or bool(result.faults)
             return None
         one = result.what
+        self._stopped = self._stopped or bool(result.faults)
         segments, size = one.segments, _stored_bytes(one)
         self._totals["segments"] += len(segments)
         self._totals["bytes"] += size
@@ -163,12 +170,18 @@ class AnnounceView(View["Reported[Announcement] | Unread"]):
         waiting = some(self._totals["awaitLeaders"], "partition")
         what = f"{some(self._totals['segments'], 'segment')} ({human_bytes(self._totals['bytes'])})"
         if not self._totals["published"]:
-            if self._totals["segments"] or not self._totals["below"]:
-                yield f"{what} could be announced. Nothing was written: --publish announces them to brokers."
+            if self._totals["segments"]:
+                yield f"{what} could be announced. Nothing was written."
+                yield "Next: the same command with --publish, which announces them to brokers."
+            elif self._stopped or not self._totals["below"]:
+                yield "Nothing is left that could be announced. Nothing was written."
+                yield _AGAIN
             elif self._totals["awaitLeaders"]:
                 yield f"All is announced. Not done yet: the leaders of {waiting} do not count it; see the warnings."
+                yield "Next: let them copy, then the same command again."
             else:
                 yield "Done: all is announced, and leaders count it: retention.bytes may be set back."
+                yield "Next: nothing is left to do here; `resnap remote status` shows what brokers do with it."
             return
         yield f"{what} read back and announced."
         if self._totals["segments"]:
@@ -181,6 +194,10 @@ class AnnounceView(View["Reported[Announcement] | Unread"]):
                 f"Not done yet in {waiting}: keep retention.bytes at -1 until this command, without --publish, says"
                 " that leaders count what was announced."
             )
+        if self._stopped or self.is_cut_short:
+            yield _AGAIN
+        else:
+            yield "Next: let leaders copy again, then the same command without --publish, until that says done."
 
 
 VERB = Verb(

@@ -156,11 +156,14 @@ class GateView(View[Result]):
         """Yield the answer in words."""
         if self.exit_code == OK:
             yield f"Broker {self.broker_id} may be stopped now."
+            yield "Next: stop it, `resnap install` what was made for it, and start it again."
         elif self._reasons:
             yield ""
             yield f"Broker {self.broker_id} may not be stopped now."
+            yield "Next: the same command again, once what stands under WHAT TO DO is done."
         else:
             yield f"Whether broker {self.broker_id} may be stopped is not known."
+            yield "Next: the same command again, once the errors named here are repaired."
 
 
 VERB = Verb(

@@ -65,7 +65,7 @@ def note_selection(scope: Scope, selection: Selection, context: Context) -> None
     warn_unmatched(scope, selection, context.warn)
     compacted = sum(not can_be_tiered(selected.inventory) for selected in selection.partitions)
     if compacted:
-        context.note(f"{some(compacted, 'compacted partition')} skipped: compacted topics cannot be tiered")
+        context.note(f"never: {some(compacted, 'compacted partition')}, which Kafka does not tier")
     alone = (partition.inventory.partition for partition in selection.partitions if partition.log_dir.remote is None)
     marked = [(partition.topic_partition, lost) for partition in alone if (lost := lost_state(partition)) is not None]
     for topic_partition, lost in marked[:MOST_NAMED]:

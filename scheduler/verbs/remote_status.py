@@ -300,8 +300,8 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
     exit_code = OK
     _status: RemoteStatus
 
-    def __init__(self, *, whole: bool) -> None:
-        self._whole = whole
+    def __init__(self, *, whole: bool, has_store: bool) -> None:
+        self._whole, self._has_store = whole, has_store
 
     def rows(self, result: Reported[RemoteStatus]) -> Iterator[Row]:
         """Yield the rows of all partitions."""
@@ -337,6 +337,15 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
             yield f"{finding.kind.value}: {finding.place}: {human_count(finding.count)}{size}: {finding.detail}"
         if comparison.other_objects:
             yield f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name."
+        harmful = [finding for finding in comparison.findings if finding.kind in HARMFUL]
+        if harmful or status.problems:
+            yield "Next: the same command again, once what the errors name is repaired, as their hints say."
+        elif comparison.findings:
+            yield "Next: nothing stops tiering; `resnap gc URL` shows what may be deleted of what nothing refers to."
+        elif not self._has_store:
+            yield "Next: the same command with --store URL, which compares with the store, too."
+        else:
+            yield "Next: nothing is left to do: brokers, disk and store agree."
 
 
 def finding_row(finding: Finding) -> Row:
@@ -425,6 +434,8 @@ VERB = Verb(
     takes=(TOPIC, CLUSTER, COPYING_IN_TIME, S3),
     request=Asked,
     run=run,
-    view=lambda _, context: RemoteStatusView(whole=context.settings.output != "table"),
+    view=lambda request, context: RemoteStatusView(
+        whole=context.settings.output != "table", has_store=request.store is not None
+    ),
     reads="other",
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from itertools import chain, filterfalse, islice
 from typing import TYPE_CHECKING, Annotated, Final, NotRequired, Self
 
 from typing_extensions import TypedDict
@@ -12,7 +13,7 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Reported, Result, Unread, View
-from resnap.scheduler.job.reports import Identity, identity
+from resnap.scheduler.job.reports import MOST_ROWS, Identity, identity, summed_note
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
 from resnap.scheduler.verbs.planned import beginnings_gone, faults_of_files
@@ -198,6 +199,8 @@ def _partition_or_offset(row: Row) -> str:
     return f"  at {row['offset']}" if "offset" in row else partition_name(row)
 
 
+_MOST_SHOWN: Final = 3
+"""Boundaries of one topic that something is wrong with, where partitions are summed up."""
 _SHARED: Final = (
     Column(key="partition", title="PARTITION", of=_partition_or_offset),
     Column(key="snapshots", title="SNAPSHOTS", right=True),
@@ -232,6 +235,8 @@ class ReplayView(View[Result]):
         """Boundaries that an earlier run has made."""
         self._to_replace: set[Replace] = set()
         self._has_faults = False
+        self._held: list[list[Row]] = []
+        """Rows of each partition, for people."""
 
     def row(self, result: Result) -> Row | None:
         """Return all boundaries of a partition."""
@@ -257,11 +262,29 @@ class ReplayView(View[Result]):
             yield {**_boundary_row(topic_partition, boundary), "anchor": found.anchor}
 
     def table_rows(self, result: Result) -> Iterator[Row]:
-        """Yield the totals of a partition, and the boundaries that something is wrong with."""
-        rows = list(self.rows(result))
-        if rows:
-            yield _totals_row(rows)
-        yield from (row for row in rows if not _is_in_order(row))
+        """Keep back the rows of a partition."""
+        self._held += filter(None, [[*self.rows(result)]])
+        yield from ()
+
+    def rest(self) -> Iterator[Row]:
+        """Yield what people see: totals of each partition, with its boundaries that something is wrong with.
+
+        Where there are too many partitions these are totals of topics; those with something wrong come first.
+        """
+        if len(self._held) <= MOST_ROWS:
+            for rows in self._held:
+                yield _totals_row(rows)
+                yield from filterfalse(_is_in_order, rows)
+            return
+        by_topic: dict[object, list[list[Row]]] = {}
+        for rows in self._held:
+            by_topic.setdefault(rows[0]["topic"], []).append(rows)
+        topics = [(len(of_one), [*chain.from_iterable(of_one)]) for of_one in by_topic.values()]
+        topics.sort(key=lambda one: (-sum(not _is_in_order(row) for row in one[1]), -len(one[1])))
+        for partitions, rows in topics:
+            yield {**_totals_row(rows), "partition": f"* ({partitions})"}
+            for row in islice(filterfalse(_is_in_order, rows), _MOST_SHOWN):
+                yield {**row, "offset": f"{row['offset']} of {partition_name(row)}"}
 
     def totals(self) -> dict[str, int]:
         """Return totals over all replays."""
@@ -279,6 +302,7 @@ class ReplayView(View[Result]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
+        yield from summed_note(self._held)
         is_partial = self.is_cut_short or self._has_faults
         if self._into is not None and not (self._known or self._boundaries or is_partial):
             yield "Nothing is missing: every closed segment has a usable snapshot at its end. Nothing was written."

@@ -358,16 +358,22 @@ class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
                 f"Not compared with the log: {one}, whose replicas may all have lost the same state, as"
                 " after a move between two disks; give --remote URL, the store that brokers tier to."
             )
-        if self._lost:
-            yield from self._what_next()
         if self._releases is not None:
             yield faults_line(self._releases)
+        if self._lost:
+            yield from self._what_next()
+        elif known["unknown"] or known["lagging"] or self.is_cut_short:
+            yield "Next: the same command again, once these replicas are in sync and their brokers answer."
+        elif known["notCompared"] or known["notReplayed"]:
+            yield "Next: what was not compared, as said above; of the others nothing is left to do."
+        else:
+            yield "Next: nothing is left to do: no replica lacks what another has."
 
     def _what_next(self) -> Iterator[str]:
         """Yield the commands that move leadership away from replicas that lost state, and that repair them."""
         orders = _orders(self._lost)
         if orders:
-            yield "Move leadership away first, to replicas that have not lost state:"
+            yield "Next: move leadership away first, to replicas that have not lost state:"
             yield from (f"  {one}" for one in move_commands(orders, self._bootstrap_server, self._command_config))
         stuck = [str(one.topic_partition) for one in self._lost if one.leads and one.topic_partition not in orders]
         if stuck:
@@ -375,7 +381,8 @@ class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
             why = "since no other replica in sync is known to have its state"
             yield f"Leadership cannot be moved yet, {why}: {named}."
         brokers = ", ".join(map(str, sorted({one.broker_id for one in self._lost if one.broker_id is not None})))
-        yield f"Then repair them: stop the broker ({brokers}; one after the other), and on its machine:"
+        word = "Then" if orders else "Next:"
+        yield f"{word} repair them: stop the broker ({brokers}; one after the other), and on its machine:"
         yield from (f"  {command}" for command in heal_commands({"LOG_DIR": None}))
 
 

@@ -9,6 +9,7 @@ from typing_extensions import TypedDict
 
 from resnap.scheduler.job.contract import Result, View
 from resnap.scheduler.job.open_transactions import what_is_open
+from resnap.scheduler.job.reports import summed_by_topic, summed_note
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.verbs.new_cluster import NewCluster
@@ -112,6 +113,8 @@ class RestoreView(View[Result]):
         self._log_dirs = dict[str, None]()
         """Those that have the partitions now."""
         self._has_faults = False
+        self._held: list[Row] = []
+        """Rows that people see."""
         self._open: list[str] = []
         """Partitions that end in an open transaction."""
 
@@ -133,10 +136,15 @@ class RestoreView(View[Result]):
         return row_of(RestoreRow, result)
 
     def table_rows(self, result: Result) -> Iterator[Row]:
-        """Return the row of a partition; of a dry run with what the outcome would be."""
+        """Keep back the row of a partition; of a dry run with what the outcome would be."""
         for row in self.rows(result):
             would = self._totals["dryRun"] and row["outcome"] == Restored.RESTORED
-            yield {**row, "outcome": f"would be {row['outcome']}"} if would else row
+            self._held.append({**row, "outcome": f"would be {row['outcome']}"} if would else row)
+        yield from ()
+
+    def rest(self) -> Iterator[Row]:
+        """Yield what people see: the partitions, or their topics where there are too many."""
+        yield from summed_by_topic(self._held, "segments")
 
     def totals(self) -> Row:
         """Return what was restored in all, and what a new cluster begins with."""
@@ -144,6 +152,7 @@ class RestoreView(View[Result]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
+        yield from summed_note(self._held)
         there = self._totals["alreadyThere"]
         would, nothing = ("would be ", " Nothing was written.") if self._totals["dryRun"] else ("", "")
         yield (

@@ -397,7 +397,7 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
         if self._in_order:
             yield f"Not shown: {some(self._in_order, 'partition')} in which nothing is missing and nothing stops."
         if self._totals["compacted"]:
-            yield f"Skipped: {some(self._totals['compacted'], 'compacted partition')}, which cannot be tiered."
+            yield f"Never: {some(self._totals['compacted'], 'compacted partition')}, which Kafka does not tier."
         if self._first_stop is not None:
             selected, stop = self._first_stop
             yield f"First stop of a broker's own tiering: {selected.topic_partition}, {stop.detail}."

@@ -60,6 +60,10 @@ def test_what_a_broker_tiered_is_all_there_and_nothing_is_amiss(command: Resnap,
     assert kinds(ran.document) == {}
     spans = [(row["partition"], row["startOffset"], row["endOffset"]) for row in ran.document["partitions"]]
     assert spans == [(0, 0, 515), (1, 0, 534)]
+    said = command("remote", "status", tiered / "data").out.splitlines()
+    assert said[-1] == "Next: the same command with --store URL, which compares with the store, too."
+    said = command("remote", "status", tiered / "data", "--store", (tiered / "remote").as_uri()).out.splitlines()
+    assert said[-1] == "Next: nothing is left to do: brokers, disk and store agree."
     states = {segment["state"] for row in ran.document["partitions"] for segment in row["segments"]}
     assert states == {"COPY_SEGMENT_FINISHED"}
 
@@ -218,6 +222,7 @@ def test_orphans_cost_room_and_do_no_harm(command: Resnap, tmp_path: Path) -> No
     assert ran.code == 0
     assert "payments-0  [0, 10)         1  100 B        2         0  -" in ran.out
     assert "orphans: payments-0: 2 (200 B): copying began and was never finished" in ran.out
+    assert ran.out.splitlines()[-1].startswith("Next: nothing stops tiering; `resnap gc URL` shows")
 
 
 @pytest.mark.parametrize(
@@ -233,6 +238,8 @@ def test_what_loses_records_or_stops_tiering_is_an_error(
     write_metadata_partition(tmp_path / "data", values)  # type: ignore[arg-type]
     ran = command("remote", "status", tmp_path / "data", *JSON)
     assert (ran.code, kinds(ran.document)) == (13, {kind: 1})
+    said = command("remote", "status", tmp_path / "data").out.splitlines()[-1]
+    assert said == "Next: the same command again, once what the errors name is repaired, as their hints say."
 
 
 def test_a_log_that_begins_above_what_is_remote_has_a_hole(command: Resnap, tiered: Path) -> None:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from resnap.scheduler.cli.failures import Failures
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.output.rendering import Output
@@ -23,8 +25,6 @@ from tests.tiering.simulated_cluster import TOPIC, quiet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pytest
 
     from tests.scheduler.conftest import Resnap
     from tests.tiering.simulated_cluster import Cluster
@@ -161,3 +161,21 @@ def test_known_faults_of_the_brokers_releases_are_in_the_summary(
     by_name = {fault["fault"]: fault for fault in faults}
     assert by_name["state-lost-from-remote"]["releases"] == ["4.4.0"]
     assert "local-start-not-updated" not in by_name
+
+
+@pytest.mark.parametrize(
+    ("findings", "said"),
+    [
+        ([LOST], "Next: repair them: stop the broker"),
+        ([LAGGING], "Next: the same command again, once these replicas are in sync"),
+        ([SILENT], "Next: the same command again, once these replicas are in sync"),
+        ([], "Next: nothing is left to do: no replica lacks what another has."),
+    ],
+)
+def test_the_next_step_is_named_whatever_was_found(
+    capsys: pytest.CaptureFixture[str], findings: list[ReplicaFinding], said: str
+) -> None:
+    context = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
+    context.show(results(findings, partitions=2, replicas=5), ReplicasView())
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Next:"))
+    assert told.startswith(said)

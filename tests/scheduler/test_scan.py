@@ -424,3 +424,15 @@ def test_many_partitions_are_summed_up_by_topic_the_most_missing_first(
         ["legacy-*", "(1)"],
     ]
     assert "Summed up by topic: 52 partitions" in planned
+    (data / "replication-offset-checkpoint").write_text("0\n51\n" + "".join(f"many {n} 999\n" for n in range(51)))
+    store, local = (tmp_path / "store").as_uri(), ("--engine", "local")
+    for words, told in (
+        (["regenerate", data, "--into", tmp_path / "made", *local], "many-* (51) 255 255 rebuilt"),
+        (["verify", data, *local], "many-* (51) 255 255 rebuilt 9 to 21 255 window 255 proven"),
+        (["tier", data, "--to", store, *local], "many-* (51) "),
+        (["restore", store, "--into", tmp_path / "back", "--dry-run"], "many * (51) "),
+    ):
+        said = [" ".join(line.split()) for line in command(*words).out.splitlines()]
+        assert said[1].startswith(told), said
+        assert sum(line.startswith("many") for line in said) == 1
+        assert any(line.startswith("Summed up by topic: 5") for line in said)

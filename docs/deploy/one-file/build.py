@@ -73,7 +73,7 @@ def install(content: Path, python: str, requirements: list[str], scratch: Path) 
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     pins = re.findall(r"^[\w.-]+==\S+(?: ;[^\\\n]*)?", lock, re.MULTILINE)
     (scratch / "pins.txt").write_text("\n".join(pins), encoding="utf-8")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq")  # errors alone
     subprocess.run((*pip, "wheel", "--no-deps", "--wheel-dir", scratch, ROOT), check=True)
     (wheel,) = scratch.glob("kafka_resnap-*.whl")
     tags = [f"--platform=manylinux{tag}_{platform.machine()}" for tag in ("_2_28", "_2_27", "_2_17", "2014")]
