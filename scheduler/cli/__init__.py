@@ -177,7 +177,8 @@ def _where_to_look(error: typer.TyperException, arguments: Sequence[str]) -> str
         return meant
     path = context.command_path if context else _command_in(arguments)
     said, parameter = _usage(error), getattr(error, "param", None)
-    if "expected a valid integer" in said and (parameter.metavar == "MS" or parameter.opts[0].endswith("-ms")):
+    is_span = parameter is not None and (parameter.metavar == "MS" or parameter.opts[0].endswith("-ms"))
+    if is_span and "expected a valid integer" in said:
         return _SPAN
     row = COMMANDS.get(path.removeprefix("resnap "))
     is_place = parameter is not None and parameter.param_type_name == "argument"

@@ -127,6 +127,6 @@ def test_reasons_beat_what_is_not_known_and_that_beats_yes(capsys: pytest.Captur
         assert (document["summary"]["broker"], document["summary"]["mayStop"]) == (2, code == 0)
         assert [f"not known: {one}" in said.getvalue() for one in unknown] == [True] * len(unknown)
         lines = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
-        lines.show(results(GateAnswer(obstacles=tuple(obstacles), unknown=tuple(unknown))), GateView(broker_id=2))
+        lines.show(results(obstacles, unknown), GateView(broker_id=2))
         told = capsys.readouterr().out.splitlines()[-1]
         assert told.startswith("Next: stop it, " if code == 0 else "Next: the same command again, once ")
