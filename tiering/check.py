@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.tiering.broker_releases import facts_of
 from resnap.tiering.judging.file_damage import damage_in_files
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.readiness import JudgedPartition, Judgement
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
+
+
+BATCHES: Final = "record-batches"
+"""What is not checked of any topic: of a segment the first and the last batch alone are read."""
 
 
 class Blocker(NamedTuple):
@@ -229,4 +233,4 @@ def _not_checked(partitions: Sequence[SelectedPartition], work: CheckWork) -> It
         yield "shipped"
     if work.releases.not_known is not None:
         yield "known-faults"
-    yield "record-batches"
+    yield BATCHES

@@ -29,7 +29,7 @@ from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import first_of, human_bytes
 from resnap.tiering.broker_releases import releases_of
-from resnap.tiering.check import CheckWork, check
+from resnap.tiering.check import BATCHES, CheckWork, check
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.judging.readiness import Verdict, day_of
 from resnap.tiering.judging.refusal import Reason, UnblockedBy
@@ -273,8 +273,8 @@ class CheckView(View[Result]):
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."
         if self._not_checked:
             more = "; --bootstrap-server HOST:PORT checks more of it" if self.scope.connect is None else ""
-            yield f"Not checked: {', '.join(self._not_checked)}{more}."
-            yield "Of a segment's batches only the first and the last are checked; `resnap tier` reads all of them."
+            said = (f"{one} but a segment's first and last" if one == BATCHES else one for one in self._not_checked)
+            yield f"Not checked: {', '.join(said)}{more}."
         if self._faults_not_checked is not None:
             yield self._faults_not_checked
         if self._stored:
