@@ -20,6 +20,8 @@ from resnap.tiering.remote_log.announcement import Announcement
 from resnap.tiering.remote_log.announcer import Announcer
 from resnap.tiering.shipping.lease import this_run
 
+_AGAIN: Final = "Next: the same command again, once what the errors and STOPS name is settled."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Request):
@@ -67,9 +69,6 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | U
         for one in found:
             yield _result(announcer.publish(one, progress.advance) if request.publish else one, request)
         yield Unread(faults=tuple(announcer.problems))
-
-
-_AGAIN: Final = "Next: the same command again, once what the errors and STOPS name is settled."
 
 
 def _result(one: Announcement, request: Asked) -> Reported[Announcement]:

@@ -124,8 +124,8 @@ HINTS: Final = {
         " then `resnap regenerate` and `resnap install` make these again"
     ),
     Reason.NO_START: (
-        "before the broker starts, take that partition from the log dir of another replica, or move its directory"
-        " elsewhere"
+        "before the broker starts, repair the file that no-start names: take the partition that it belongs to from the"
+        " log dir of another replica, or move that partition's directory elsewhere"
     ),
     Reason.STRAY: "before the broker starts, put the right partition.metadata in its place, or the directory elsewhere",
     Reason.LINEAGE_CONFLICT: (

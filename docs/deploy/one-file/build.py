@@ -73,13 +73,20 @@ def install(content: Path, python: str, requirements: list[str], scratch: Path) 
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     pins = re.findall(r"^[\w.-]+==\S+(?: ;[^\\\n]*)?", lock, re.MULTILINE)
     (scratch / "pins.txt").write_text("\n".join(pins), encoding="utf-8")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq")  # errors alone
-    subprocess.run((*pip, "wheel", "--no-deps", "--wheel-dir", scratch, ROOT), check=True)
+    pip("wheel", "--no-deps", "--wheel-dir", scratch, ROOT)
     (wheel,) = scratch.glob("kafka_resnap-*.whl")
     tags = [f"--platform=manylinux{tag}_{platform.machine()}" for tag in ("_2_28", "_2_27", "_2_17", "2014")]
     into = ("install", "--target", content, "--no-compile", *tags, f"--python-version={python}", "--only-binary=:all:")
-    subprocess.run((*pip, *into, "--constraint", scratch / "pins.txt", *requirements), check=True)
-    subprocess.run((*pip, *into, "--no-deps", wheel), check=True)
+    pip(*into, "--constraint", scratch / "pins.txt", *requirements)
+    pip(*into, "--no-deps", wheel)
+
+
+def pip(*arguments: str | Path) -> None:
+    """Run pip, which prints its errors alone; end with one more line where it fails."""
+    ran = subprocess.run((sys.executable, "-m", "pip", "--disable-pip-version-check", "-qq", *arguments), check=False)
+    if ran.returncode:
+        sys.exit(f"error: `{sys.executable} -m pip {arguments[0]}` failed, as it says above, and no file was written: "
+                 "a Python without pip gets it by `python3 -m ensurepip`")  # fmt: skip
 
 
 def prune(content: Path) -> None:
