@@ -270,7 +270,10 @@ def test_what_keeps_a_broker_from_starting_is_said_alike_with_and_without_dry_ru
     for ran in (dry, done):
         [warning] = [line for line in ran.err.splitlines() if line.startswith("warning: no-start: ")]
         assert f"{broker_log}/payments-0/{name}" in warning
-        assert "before the broker starts, repair the file that no-start names: take the partition that it belongs to" in warning
+        assert (
+            "before the broker starts, repair the file that no-start names: take the partition that it belongs to"
+            in warning
+        )
         faults = [line.split(": ")[1:3] for line in ran.err.splitlines() if line.startswith("error: ")]
         assert faults == ([["payments-0", "index-unusable"]] if code else [])
 
