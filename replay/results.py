@@ -94,23 +94,8 @@ class BoundaryResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """The result of one run."""
-
-    boundaries: tuple[BoundaryResult, ...]
-    first_unstable_offset: int | None
-    lacks_records: bool
-    batches: int
-    bytes_read: int
-    segments_read: int
-    error: ResnapError | None
-    anchors: tuple[Anchor, ...] = ()
-    """States that were kept on the way."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionResult:
-    """The result of the replay of one partition."""
+    """The result of the replay of one partition, or of one of its runs."""
 
     topic_partition: TopicPartition
     boundaries: tuple[BoundaryResult, ...]
@@ -157,7 +142,9 @@ class PartSink(SnapshotSink, Protocol):
         ...
 
 
-def partition_result(plan: PartitionPlan, runs: Sequence[RunResult], idle: Sequence[BoundaryResult]) -> PartitionResult:
+def partition_result(
+    plan: PartitionPlan, runs: Sequence[PartitionResult], idle: Sequence[BoundaryResult]
+) -> PartitionResult:
     """Join the results of one partition's runs, in their order."""
     results = [*idle, *(result for run in runs for result in run.boundaries)]
     return PartitionResult(
@@ -316,7 +303,7 @@ _WORST_FIRST: Final = (
 )  # fmt: skip
 
 
-def join_runs(ranges: Sequence[RunResult]) -> RunResult:
+def join_runs(ranges: Sequence[PartitionResult]) -> PartitionResult:
     """Return the joined result of one run from all ranges, without its boundaries."""
     unstable = [result.first_unstable_offset for result in ranges if result.first_unstable_offset is not None]
     return replace(
@@ -329,7 +316,7 @@ def join_runs(ranges: Sequence[RunResult]) -> RunResult:
     )
 
 
-def _join_anchors(ranges: Sequence[RunResult]) -> tuple[Anchor, ...]:
+def _join_anchors(ranges: Sequence[PartitionResult]) -> tuple[Anchor, ...]:
     """Return the states that every range has cached, each with the files of all ranges."""
     by_offset: dict[int, list[Anchor]] = {}
     for anchor in chain.from_iterable(result.anchors for result in ranges):

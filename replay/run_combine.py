@@ -24,7 +24,7 @@ from resnap.replay.boundary_state import (
 from resnap.replay.comparison import Verdict
 from resnap.replay.kernel.summary import NONE, IntArray
 from resnap.replay.plan import Coverage
-from resnap.replay.results import BoundaryResult, Outcome, RunResult, blind_outcome
+from resnap.replay.results import BoundaryResult, Outcome, PartitionResult, blind_outcome
 from resnap.replay.scan.splits import ANCHOR_PART, Piece
 from resnap.replay.window import roll_time_ms
 from resnap.storage.sources.files import PLAIN
@@ -139,7 +139,7 @@ class RunCombine:
             self._given_up = must_be_given_up(self._state, self.plan, self.run, self._oldest_clock_ms)
         return self._given_up
 
-    def finish(self) -> RunResult:
+    def finish(self) -> PartitionResult:
         """Return the result; boundaries that were not reached are above damage."""
         self._make_waiting(None)
         self._pass_high_watermark()
@@ -152,7 +152,8 @@ class RunCombine:
             boundaries = tuple(
                 self._result(found.boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0) for found in boundaries
             )
-        return RunResult(
+        return PartitionResult(
+            topic_partition=self.plan.topic_partition,
             boundaries=boundaries,
             anchors=() if self._given_up else tuple(self._anchors),
             first_unstable_offset=self._first_unstable_offset,

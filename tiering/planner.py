@@ -43,13 +43,11 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.sources.files import Sources
     from resnap.tiering.engine import Engine
-    from resnap.tiering.judging.broker_blockers import BrokerBlockers
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
     from resnap.tiering.judging.known_faults import MetFault
-    from resnap.tiering.judging.lost_producer_state import LostState
-    from resnap.tiering.judging.readiness import JudgedPartition, TieringSizes, Verdict
+    from resnap.tiering.judging.readiness import JudgedPartition, TieringSizes
     from resnap.tiering.remote_log.waiting import Waiting
     from resnap.tiering.run_cache.results import CachedBoundary
     from resnap.tiering.run_cache.run_cache import CachedPartition
@@ -70,16 +68,12 @@ class PartitionScan:
     """The result of scanning one partition."""
 
     selected: SelectedPartition
-    blockers: BrokerBlockers
-    candidates: Candidates
+    judged: JudgedPartition
     cost_now: Cost
     """The cost of making the lost boundaries with ``--as-of now``."""
     cost_roll: Cost
     """With ``--as-of roll``."""
     sizes: TieringSizes
-    verdict: Verdict
-    lost_state: LostState | None = None
-    """What shows that the replica has lost its producer state."""
     waiting: Waiting | None = None
     """Closed segments that are not in remote storage, where the running cluster says that the topic is tiered."""
     known_faults: tuple[MetFault, ...] = ()

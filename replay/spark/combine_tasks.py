@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
-    from resnap.replay.results import BoundaryResult, PartSink, RunResult
+    from resnap.replay.results import BoundaryResult, PartitionResult, PartSink
     from resnap.replay.scan.reading import Reading
     from resnap.replay.scan.splits import SplitSummary
     from resnap.replay.spark.scan_tasks import Block
@@ -108,7 +108,7 @@ class Combining:
         yield _pickled_result(share, RUN, replace(result, boundaries=()))
 
 
-def _pickled_result(share: Share, boundary: int, found: RunResult | BoundaryResult) -> Made:
+def _pickled_result(share: Share, boundary: int, found: PartitionResult | BoundaryResult) -> Made:
     return Made(share.run, boundary, RESULT, share.range, 0, pickle.dumps(found))
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from pyspark import RDD, Accumulator, SparkContext
 
     from resnap.replay.plan import PartitionPlan, Run
-    from resnap.replay.results import BoundaryResult, PartitionResult, RunResult
+    from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.replay.scan.splits import Split
     from resnap.replay.spark.combine_tasks import Made
     from resnap.replay.spark.scan_tasks import Block, IntArray
@@ -149,7 +149,7 @@ class SparkRebuild:
             for plan in plans
         ]
 
-    def _results(self, runs: Sequence[tuple[PartitionPlan, Run]], stop: threading.Event) -> list[RunResult]:
+    def _results(self, runs: Sequence[tuple[PartitionPlan, Run]], stop: threading.Event) -> list[PartitionResult]:
         context = self.context
         slots = context.defaultParallelism
         tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=slots)]
@@ -258,8 +258,8 @@ def _divide(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> 
     return tuple(shares), first_share, starts
 
 
-def _assembled(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[RunResult]:
-    of_run: dict[int, list[tuple[int, RunResult]]] = {}
+def _assembled(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[PartitionResult]:
+    of_run: dict[int, list[tuple[int, PartitionResult]]] = {}
     boundaries: dict[int, list[BoundaryResult]] = {}
     for one in made:
         found = pickle.loads(one.body)  # noqa: S301 - written by our own tasks
@@ -277,7 +277,9 @@ def _assembled(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) 
     ]
 
 
-def _with_boundaries(ranges: Sequence[RunResult], merged: Sequence[BoundaryResult] | None, run: Run) -> RunResult:
+def _with_boundaries(
+    ranges: Sequence[PartitionResult], merged: Sequence[BoundaryResult] | None, run: Run
+) -> PartitionResult:
     """Return the result of ``run``, with its boundaries as they were planned."""
     planned = {boundary.offset: boundary for boundary in run.boundaries}
     found = ranges[0].boundaries if merged is None else merged

@@ -189,12 +189,17 @@ class Readyz(Answer):
     checks: dict[str, str]
 
 
-class PartitionAnswer(Answer):
-    """Whether tiering can be turned on for a partition, why not, and what to do."""
+class PartitionPart(Answer):
+    """What is of one partition in one source."""
 
     source: str
     topic: str
     partition: int
+
+
+class PartitionAnswer(PartitionPart):
+    """Whether tiering can be turned on for a partition, why not, and what to do."""
+
     verdict: Verdict = Field(validation_alias=AliasPath("judgement", "verdict"))
     unblocked_by: UnblockedBy | None = Field(validation_alias=AliasPath("judgement", "unblocked_by"))
     until: Instant | None = Field(validation_alias=AliasPath("judgement", "until_ms"))
@@ -241,14 +246,6 @@ class BoundaryAnswer(Answer):
     detail: str | None
     made: bool
     """Whether a run has made a snapshot for it that is not beside the segments yet."""
-
-
-class PartitionPart(Answer):
-    """What is of one partition in one source."""
-
-    source: str
-    topic: str
-    partition: int
 
 
 class BoundariesAnswer(PartitionPart):

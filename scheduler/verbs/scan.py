@@ -180,14 +180,11 @@ def _scan(
         planner.on_state(selected.topic_partition, snapshot.offset, entries_in(snapshot.size_bytes), snapshot.path)
     return PartitionScan(
         selected=selected,
-        blockers=judged.blockers,
-        candidates=judged.candidates,
+        judged=judged,
         cost_now=cost_now,
         cost_roll=cost_roll,
         sizes=judged.sizes(),
-        lost_state=judged.lost_state,
         waiting=_waiting(selected),
-        verdict=judge(judged.facts, ()).verdict,
     )
 
 
@@ -262,9 +259,9 @@ class _LogRow(Identity):
 class ScanRow(_LogRow, SizesRow):
     """One partition of `resnap scan`."""
 
-    verdict: Verdict
+    verdict: Annotated[Verdict, lambda scan: judge(scan.judged.facts, ()).verdict]
     logStartOffset: Annotated[int, "selected.inventory.partition.log_start_offset"]
-    highWatermark: Annotated[int | None, "candidates.high_watermark"]
+    highWatermark: Annotated[int | None, "judged.candidates.high_watermark"]
     live: Annotated[LiveRow | None, lambda scan: row_of(LiveRow, scan.selected) if scan.selected.live_facts else None]
     boundaries: Annotated[int, lambda scan: len(scan.selected.inventory.boundaries)]
     lost: Annotated[int, "selected.inventory.lost", Column(title="MISSING", right=True)]
@@ -275,11 +272,11 @@ class ScanRow(_LogRow, SizesRow):
     compactionOrigin: Annotated[str, "selected.inventory.compaction_origin"]
     replayNow: Annotated[CostRow, "cost_now", Column(title="READ NOW", right=True, show=bytes_of, extra=True)]
     replayRoll: Annotated[CostRow, "cost_roll", Column(title="READ ROLL", right=True, show=bytes_of, extra=True)]
-    blocking: Annotated[RefusalRow | None, "candidates.blocking", Column(title="RESNAP STOPS", show=stop_of)]
-    brokerStops: Annotated[RefusalRow | None, "blockers.decisive", Column(title="BROKER STOPS", show=stop_of)]
-    lostProducerState: Annotated[LostStateRow | None, "lost_state"]
+    blocking: Annotated[RefusalRow | None, "judged.candidates.blocking", Column(title="RESNAP STOPS", show=stop_of)]
+    brokerStops: Annotated[RefusalRow | None, "judged.blockers.decisive", Column(title="BROKER STOPS", show=stop_of)]
+    lostProducerState: Annotated[LostStateRow | None, "judged.lost_state"]
     waiting: WaitingRow | None
-    brokerShipsUnread: Annotated[list[RefusalRow], "blockers.shipped_as_is"]
+    brokerShipsUnread: Annotated[list[RefusalRow], "judged.blockers.shipped_as_is"]
     knownFaults: list[KnownFaultRow]
 
 
@@ -360,9 +357,9 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
             self._totals["segments"] += len(selected.inventory.partition.segments)
             self._totals["boundaries"] += len(selected.inventory.boundaries)
             self._totals["lost"] += selected.inventory.lost
-            if self._first_stop is None and result.what.blockers.stop is not None:
-                self._first_stop = selected, result.what.blockers.stop
-        if result.what.lost_state is not None:
+            if self._first_stop is None and result.what.judged.blockers.stop is not None:
+                self._first_stop = selected, result.what.judged.blockers.stop
+        if result.what.judged.lost_state is not None:
             self._lost_state.append(result.what)
         return {**row_of(ScanRow, result.what)}
 
@@ -412,7 +409,8 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
         """Say which replicas have lost their producer state, and what to do about it."""
         if self._lost_state:
             first = self._lost_state[0]
-            why = "" if first.lost_state is None else first.lost_state.detail
+            lost = first.judged.lost_state
+            why = "" if lost is None else lost.detail
             yield (
                 f"Replicas that lost their producer state, or seem to have lost it: "
                 f"{human_count(len(self._lost_state))}, the"
