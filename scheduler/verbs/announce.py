@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
+from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.output.answer import kafka_configs
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.urls import open_store
@@ -103,6 +105,31 @@ def _stop(value: object) -> str:
     return f"{value['hurdle']}: {value['detail']}" if isinstance(value, dict) else "-"
 
 
+class StopRow(TypedDict):
+    """Where announcing a partition stops, and why."""
+
+    hurdle: Annotated[str, "reason"]
+    offset: int
+    detail: str
+    hint: str
+
+
+class AnnouncedRow(TypedDict):
+    """One partition of `resnap announce`."""
+
+    topic: Annotated[str, "partition.name"]
+    partition: Annotated[int, "partition.partition", PARTITION]
+    topicId: Annotated[str, "partition.id"]
+    startOffset: Annotated[int | None, lambda one: one.segments[0].base_offset if one.segments else None]
+    endOffset: Annotated[int | None, lambda one: one.segments[-1].next_base_offset if one.segments else None]
+    segments: Annotated[int, lambda one: len(one.segments), Column(title="SEGMENTS", right=True)]
+    bytes: Annotated[int, _stored_bytes, BYTES]
+    below: Annotated[int, Column(title="BELOW", right=True)]
+    expired: int
+    awaitsLeader: bool
+    stop: Annotated[StopRow | None, Column(title="STOPS", show=_stop)]
+
+
 class AnnounceView(View["Reported[Announcement] | Unread"]):
     """A row per partition of what was announced, or could be."""
 
@@ -113,10 +140,7 @@ class AnnounceView(View["Reported[Announcement] | Unread"]):
         self.columns = (
             PARTITION,
             Column(key="span", title="ANNOUNCED" if published else "TO BE ANNOUNCED", of=_span),
-            Column(key="segments", title="SEGMENTS", right=True),
-            BYTES,
-            Column(key="below", title="BELOW", right=True),
-            Column(key="stop", title="STOPS", show=_stop),
+            *columns_of(AnnouncedRow, "segments", "bytes", "below", "stop"),
         )
         self._totals = {"segments": 0, "bytes": 0, "below": 0, "awaitLeaders": 0, "published": published}
         self._stopped = False
@@ -124,35 +148,15 @@ class AnnounceView(View["Reported[Announcement] | Unread"]):
 
     def row(self, result: Reported[Announcement] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
-        if isinstance(result, Unread):
-            self._stopped = self._stopped or bool(result.faults)
-            return None
-        one = result.what
         self._stopped = self._stopped or bool(result.faults)
-        segments, size = one.segments, _stored_bytes(one)
-        self._totals["segments"] += len(segments)
-        self._totals["bytes"] += size
-        self._totals["below"] += one.below
-        self._totals["awaitLeaders"] += one.awaits_leader
-        stop = one.stop and {
-            "hurdle": one.stop.reason.value,
-            "offset": one.stop.offset,
-            "detail": one.stop.detail,
-            "hint": one.stop.hint,
-        }
-        return {
-            "topic": one.partition.name,
-            "partition": one.partition.partition,
-            "topicId": one.partition.id,
-            "startOffset": segments[0].base_offset if segments else None,
-            "endOffset": segments[-1].next_base_offset if segments else None,
-            "segments": len(segments),
-            "bytes": size,
-            "below": one.below,
-            "expired": one.expired,
-            "awaitsLeader": one.awaits_leader,
-            "stop": stop,
-        }
+        if isinstance(result, Unread):
+            return None
+        row = row_of(AnnouncedRow, result.what)
+        self._totals["segments"] += row["segments"]
+        self._totals["bytes"] += row["bytes"]
+        self._totals["below"] += row["below"]
+        self._totals["awaitLeaders"] += row["awaitsLeader"]
+        return {**row}
 
     def totals(self) -> Row:
         """Return what was, or could be, announced in all."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.reports import identity
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column, Row
 from resnap.scheduler.verbs.install_staged import Installed, Staging, install_staged, preview
 from resnap.scheduler.verbs.planned import AND_DO_IT
@@ -140,6 +142,18 @@ def _counts(decisions: Iterable[Decision]) -> dict[str, int]:
     return counts
 
 
+class DecisionRow(TypedDict):
+    """What becomes of one staged file."""
+
+    offset: int
+    file: Annotated[str, "kind"]
+    outcome: str
+    entries: int | None
+    leftOut: int
+    detail: str | None
+    hint: str | None
+
+
 class InstallView(View[Installed]):
     """A row per partition."""
 
@@ -173,18 +187,7 @@ class InstallView(View[Installed]):
                 **identity(partition.topic_partition),
                 **_counts(partition.decisions),
                 "why": [f"{outcome} ({number})" for outcome, number in outcomes.items() if outcome in _WORTH_SAYING],
-                "snapshots": [
-                    {
-                        "offset": decision.offset,
-                        "file": decision.kind.value,
-                        "outcome": decision.outcome.value,
-                        "entries": decision.entries,
-                        "leftOut": decision.left_out,
-                        "detail": decision.detail,
-                        "hint": decision.hint,
-                    }
-                    for decision in partition.decisions
-                ],
+                "snapshots": [row_of(DecisionRow, decision) for decision in partition.decisions],
             }
 
     def head(self) -> Row:

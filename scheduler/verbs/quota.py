@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
+from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, STATE
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column, Row, plain_text
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
@@ -153,17 +155,27 @@ def _consequence(found: list[Origin], of: FilterPart | None) -> str:
     return f"User {of.name!r} has no quota: the default user's counts, {PRODUCER_IDS_RATE}={default:.15g}."
 
 
+def _finite(quota: Quota) -> float | str:
+    """Return the value of a quota: a cluster may hold what JSON cannot."""
+    return quota.value if math.isfinite(quota.value) else str(quota.value)
+
+
+class QuotaRow(TypedDict):
+    """One quota of `resnap quota describe`."""
+
+    entity: Annotated[dict[str, str | None], lambda quota: dict(quota.entity)]
+    entityText: Annotated[str, lambda quota: shown_entity(quota.entity), Column(title="ENTITY")]
+    key: Annotated[str, Column(title="QUOTA")]
+    value: Annotated[float | str, _finite, Column(title="VALUE", right=True, show=number)]
+    origin: Annotated[str, Column(title="ORIGIN")]
+
+
 class QuotaView(View[Quota | Reported[str]]):
     """A row per quota."""
 
     name = "quotas"
     kind = "quota"
-    columns = (
-        Column(key="entityText", title="ENTITY"),
-        Column(key="key", title="QUOTA"),
-        Column(key="value", title="VALUE", right=True, show=number),
-        Column(key="origin", title="ORIGIN"),
-    )
+    columns = columns_of(QuotaRow)
 
     def __init__(self) -> None:
         self._closing: list[str] = []
@@ -173,14 +185,7 @@ class QuotaView(View[Quota | Reported[str]]):
         if isinstance(result, Reported):
             self._closing.append(result.what)
             return None
-        return {
-            "entity": dict(result.entity),
-            "entityText": shown_entity(result.entity),
-            "key": result.key,
-            # A cluster may hold what JSON cannot.
-            "value": result.value if math.isfinite(result.value) else str(result.value),
-            "origin": result.origin,
-        }
+        return {**row_of(QuotaRow, result)}
 
     def closing(self) -> list[str]:
         """Return what it means that there is none."""

@@ -4,14 +4,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, scope_of
+from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.log.internal_topic import partitions_of
@@ -27,7 +29,7 @@ from resnap.tiering.cluster.facts import ClusterFacts
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.metadata.image import ResourceType
 from resnap.tiering.judging.inventory import NEVER_TIERED
-from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, Finding, PartitionComparison, compare
+from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, PartitionComparison, compare
 from resnap.tiering.remote_log.metadata_cache import (
     RemoteLogMetadata,
     RemoteLogMetadataCache,
@@ -273,11 +275,60 @@ def _span(row: Row) -> str:
     return "-" if row["endOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
 
 
+def _offset_text(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
 def _waiting_text(value: object) -> str:
     if not isinstance(value, Mapping):
         return "-"
     about = "about " if value["isEstimate"] else ""
     return f"{about}{human_bytes(value['bytes'])} for {human_duration(value['seconds'])}"
+
+
+def _states(comparison: PartitionComparison) -> dict[str, int]:
+    counts = {state.label: 0 for state in SegmentState if state is not SegmentState.DELETE_SEGMENT_FINISHED}
+    for segment in comparison.cache.segments:
+        counts[segment.state.label] += 1
+    return counts
+
+
+def _last_record(comparison: PartitionComparison) -> str | None:
+    newest_ms = max((segment.event_timestamp_ms for segment in comparison.cache.segments), default=None)
+    return None if newest_ms is None else instant(newest_ms)
+
+
+class RemoteRow(TypedDict):
+    """One partition of `resnap remote status`."""
+
+    topic: Annotated[str, "cache.partition.name"]
+    partition: Annotated[int, "cache.partition.partition", PARTITION]
+    topicId: Annotated[str, "cache.partition.id"]
+    metadataPartition: Annotated[int, "cache.metadata_partition"]
+    startOffset: Annotated[int | None, "cache.start_offset"]
+    endOffset: Annotated[int | None, "cache.end_offset"]
+    readable: Annotated[int, lambda one: len(one.cache.readable), Column(title="SEGMENTS", right=True)]
+    bytes: Annotated[int, lambda one: sum(segment.size_bytes for segment in one.cache.readable), BYTES]
+    states: Annotated[dict[str, int], _states]
+    orphans: Annotated[int, lambda one: len(one.cache.orphans), Column(title="ORPHANS", right=True)]
+    replaced: Annotated[int, lambda one: len(one.cache.replaced), Column(title="REPLACED", right=True)]
+    copying: Annotated[str | None, "cache.copying.id"]
+    waiting: Annotated[Any, Column(title="WAITING", right=True, show=_waiting_text)]
+    """The view knows for how long."""
+    deleteState: Annotated[str | None, "cache.delete_state.name"]
+    localStartOffset: Annotated[int | None, "local_start", Column(title="ON DISK FROM", show=_offset_text)]
+    told: Annotated[str | None, _last_record, Column(title="LAST RECORD")]
+
+
+class FindingRow(TypedDict):
+    """A problem."""
+
+    kind: str
+    harmful: Annotated[bool, lambda finding: finding.kind in HARMFUL]
+    place: str
+    count: int
+    bytes: Annotated[int, "size_bytes"]
+    detail: str
 
 
 class RemoteStatusView(View["Reported[RemoteStatus]"]):
@@ -288,13 +339,7 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
     columns = (
         PARTITION,
         Column(key="remote", title="REMOTE", of=_span),
-        Column(key="readable", title="SEGMENTS", right=True),
-        BYTES,
-        Column(key="orphans", title="ORPHANS", right=True),
-        Column(key="replaced", title="REPLACED", right=True),
-        Column(key="localStartOffset", title="ON DISK FROM", show=lambda value: "-" if value is None else str(value)),
-        Column(key="told", title="LAST RECORD"),
-        Column(key="waiting", title="WAITING", right=True, show=_waiting_text),
+        *columns_of(RemoteRow, "readable", "bytes", "orphans", "replaced", "localStartOffset", "told", "waiting"),
     )
 
     exit_code = OK
@@ -309,7 +354,8 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
         if any(finding.kind in HARMFUL for finding in result.what.comparison.findings):
             self.exit_code = VerificationError.exit_code
         for partition in result.what.comparison.partitions:
-            row = _row(partition, self._status.now_ms)
+            waiting = partition.waiting and _waiting_row(partition.waiting, self._status.now_ms)
+            row: dict[str, object] = {**row_of(RemoteRow, partition), "waiting": waiting}
             if self._whole:
                 row["segments"] = [_segment_row(segment, partition.cache) for segment in partition.cache.segments]
             yield row
@@ -321,7 +367,7 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
             "metadataPartitions": list(status.metadata_partitions),
             "metadataPartitionsCut": list(status.cut),
             "otherStoredSegments": status.comparison.other_objects,
-            "findings": [finding_row(finding) for finding in status.comparison.findings],
+            "findings": [row_of(FindingRow, finding) for finding in status.comparison.findings],
         }
 
     def closing(self) -> Iterator[str]:
@@ -348,18 +394,6 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
             yield "Next: nothing is left to do: brokers, disk and store agree."
 
 
-def finding_row(finding: Finding) -> Row:
-    """Return a finding as plain values."""
-    return {
-        "kind": finding.kind.value,
-        "harmful": finding.kind in HARMFUL,
-        "place": finding.place,
-        "count": finding.count,
-        "bytes": finding.size_bytes,
-        "detail": finding.detail,
-    }
-
-
 def _waiting_row(waiting: Waiting, now_ms: int) -> Row:
     return {
         "offset": waiting.offset,
@@ -369,37 +403,6 @@ def _waiting_row(waiting: Waiting, now_ms: int) -> Row:
         "bytes": waiting.size_bytes,
         "isEstimate": waiting.is_estimate,
     }
-
-
-def _row(one: PartitionComparison, now_ms: int) -> dict[str, object]:
-    cache = one.cache
-    readable = cache.readable
-    newest_ms = max((segment.event_timestamp_ms for segment in cache.segments), default=None)
-    return {
-        "topic": cache.partition.name,
-        "partition": cache.partition.partition,
-        "topicId": cache.partition.id,
-        "metadataPartition": cache.metadata_partition,
-        "startOffset": cache.start_offset,
-        "endOffset": cache.end_offset,
-        "readable": len(readable),
-        "bytes": sum(segment.size_bytes for segment in readable),
-        "states": _states(cache),
-        "orphans": len(cache.orphans),
-        "replaced": len(cache.replaced),
-        "copying": None if cache.copying is None else cache.copying.id,
-        "waiting": None if one.waiting is None else _waiting_row(one.waiting, now_ms),
-        "deleteState": None if cache.delete_state is None else cache.delete_state.name,
-        "localStartOffset": one.local_start,
-        "told": None if newest_ms is None else instant(newest_ms),
-    }
-
-
-def _states(cache: RemoteLogMetadataCache) -> dict[str, int]:
-    counts = {state.label: 0 for state in SegmentState if state is not SegmentState.DELETE_SEGMENT_FINISHED}
-    for segment in cache.segments:
-        counts[segment.state.label] += 1
-    return counts
 
 
 def _segment_row(segment: RemoteSegment, cache: RemoteLogMetadataCache) -> Row:

@@ -12,8 +12,9 @@ import typer
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb, View
-from resnap.scheduler.job.reports import identity, summed_by_topic, summed_note
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, plain_text
+from resnap.scheduler.job.reports import Identity, summed_by_topic, summed_note
+from resnap.scheduler.output.records import columns_of, row_of
+from resnap.scheduler.output.rendering import BYTES, Column, Row, plain_text
 from resnap.scheduler.settings.values import parse_duration, parse_size
 from resnap.storage.errors import (
     FormatError,
@@ -191,19 +192,26 @@ def _for_brokers(store: ObjectStore, layout: str) -> UsageError:
     )
 
 
+class RetainedRow(Identity):
+    """One partition of `resnap retain`."""
+
+    clusterId: str | None
+    topicId: Annotated[
+        str | None, Column(title="TOPIC ID", extra=True, show=lambda topic_id: plain_text(topic_id) or "-")
+    ]
+    deleted: Annotated[int, lambda retention: len(retention.beyond), Column(title="BEYOND", right=True)]
+    kept: Annotated[int, Column(title="KEPT", right=True)]
+    bytes: Annotated[int, "size_bytes", BYTES]
+    newStartOffset: Annotated[int | None, Column(title="NEW START", right=True)]
+    manifests: Annotated[list[str], lambda retention: [shipped.key for shipped in retention.beyond]]
+
+
 class RetainView(View["Reported[PartitionRetention] | Unread"]):
     """A row per partition."""
 
     name = "partitions"
     kind = "partition"
-    columns = (
-        PARTITION,
-        Column(key="deleted", title="BEYOND", right=True),
-        Column(key="kept", title="KEPT", right=True),
-        BYTES,
-        Column(key="newStartOffset", title="NEW START", right=True),
-        Column(key="topicId", title="TOPIC ID", extra=True, show=lambda topic_id: plain_text(topic_id) or "-"),
-    )
+    columns = columns_of(RetainedRow, "partition", "deleted", "kept", "bytes", "newStartOffset", "topicId")
 
     def __init__(self, url: str, *, dry_run: bool) -> None:
         self._url = shlex.quote(url)
@@ -217,20 +225,11 @@ class RetainView(View["Reported[PartitionRetention] | Unread"]):
         self._has_faults = self._has_faults or bool(result.faults)
         if isinstance(result, Unread):
             return None
-        one = result.what
-        self._totals["deleted"] += len(one.beyond)
-        self._totals["kept"] += one.kept
-        self._totals["bytes"] += one.size_bytes
-        return {
-            **identity(one.topic_partition),
-            "clusterId": one.cluster_id,
-            "topicId": one.topic_id,
-            "deleted": len(one.beyond),
-            "kept": one.kept,
-            "bytes": one.size_bytes,
-            "newStartOffset": one.new_start_offset,
-            "manifests": [shipped.key for shipped in one.beyond],
-        }
+        row = row_of(RetainedRow, result.what)
+        self._totals["deleted"] += row["deleted"]
+        self._totals["kept"] += row["kept"]
+        self._totals["bytes"] += row["bytes"]
+        return {**row}
 
     def table_rows(self, result: Reported[PartitionRetention] | Unread) -> Iterator[Row]:
         """Keep back the row of a partition."""
