@@ -28,7 +28,7 @@ from resnap.tiering.judging.inventory import SnapshotState
 from resnap.tiering.judging.known_faults import KNOWN_FAULTS, NEWEST_PATCH, Certainty, KnownFault
 from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
 from resnap.tiering.judging.tiering_settings import SETTING_HINTS, SettingReason
-from resnap.tiering.remote_log.announcement import Stop, StopReason
+from resnap.tiering.remote_log.announcement import StopAt, StopReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -165,7 +165,7 @@ def codes() -> Iterator[str]:
         ("Whether tiering can be turned on for a partition, or a topic", readiness.Verdict, {}),
         ("What unblocks a partition", UnblockedBy, {}),
         ("Which setting keeps a broker from tiering", SettingReason, dict(SETTING_HINTS)),
-        ("Why a segment is not announced", StopReason, {one: Stop(one, 0, "").hint for one in StopReason}),
+        ("Why a segment is not announced", StopReason, {one: StopAt(one, 0, "").hint for one in StopReason}),
         ("What became of a staged snapshot", Outcome, {}),
     )
     for title, kind, hints in kinds:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _WORST_LAST: Final = (Verdict.READY, Verdict.NEVER, Verdict.UNKNOWN, Verdict.BLOCKED)
 
 
-class Replica(NamedTuple):
+class ScannedReplica(NamedTuple):
     """A replica as a service has scanned it."""
 
     verdict: Verdict
@@ -45,7 +45,7 @@ class Replica(NamedTuple):
     missing: int
     """Boundaries without a usable snapshot."""
 
-    def or_worse(self, other: Replica) -> Replica:
+    def or_worse(self, other: ScannedReplica) -> ScannedReplica:
         """Return the worse of two scans of one replica, as from two log dirs."""
         return max(self, other, key=lambda one: _WORST_LAST.index(one.verdict))
 
@@ -55,7 +55,7 @@ class BrokerReplicas:
     """The replicas that the service beside one broker reports."""
 
     broker_id: int
-    topics: Mapping[str, Mapping[int, Replica]] = field(default_factory=dict)
+    topics: Mapping[str, Mapping[int, ScannedReplica]] = field(default_factory=dict)
     """Replicas by topic and partition."""
     error: str | None = None
     """Why nothing is known of the broker; None where its service has answered."""
@@ -64,7 +64,7 @@ class BrokerReplicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blocker:
+class FleetBlocker:
     """A reason why replicas of a topic cannot be tiered, with the message for the first of them."""
 
     reason: str
@@ -86,7 +86,7 @@ class TopicAnswer:
     verdicts: Mapping[Verdict, int]
     """Replicas by verdict."""
     missing: int
-    blockers: tuple[Blocker, ...]
+    blockers: tuple[FleetBlocker, ...]
     unknown: tuple[str, ...]
     """Why replicas are not known."""
     offline: int | None = None
@@ -103,9 +103,9 @@ class TopicAnswer:
         return Verdict.UNKNOWN if self.unknown and is_open else found
 
 
-_Seen: TypeAlias = "Mapping[int, Mapping[int, Replica]]"
+_Seen: TypeAlias = "Mapping[int, Mapping[int, ScannedReplica]]"
 """Replicas of one topic by broker and partition."""
-_Found: TypeAlias = "tuple[int, int, Replica]"
+_Found: TypeAlias = "tuple[int, int, ScannedReplica]"
 """Broker, partition, and the replica there."""
 
 
@@ -125,7 +125,7 @@ def topic_answers(
         wants: whether a topic is selected.
 
     """
-    seen: dict[str, dict[int, Mapping[int, Replica]]] = defaultdict(dict)
+    seen: dict[str, dict[int, Mapping[int, ScannedReplica]]] = defaultdict(dict)
     for broker in brokers:
         for topic, replicas in broker.topics.items() if broker.error is None else ():
             seen[topic][broker.broker_id] = replicas
@@ -165,7 +165,7 @@ def _as_placed(
     """Return the answer for the replicas that the cluster has, ignoring other directories on disk."""
     tally, blocked_leaders = _Tally(), 0
     missed: dict[int, list[TopicPartition]] = defaultdict(list)
-    nothing: Mapping[int, Replica] = {}
+    nothing: Mapping[int, ScannedReplica] = {}
     for place in places:
         number = place.topic_partition.partition
         for broker in place.replicas:
@@ -197,7 +197,7 @@ class _Tally:
     missing: int = 0
     blocked: list[_Found] = field(default_factory=list)
 
-    def add(self, broker: int, number: int, one: Replica) -> bool:
+    def add(self, broker: int, number: int, one: ScannedReplica) -> bool:
         """Count a replica; return whether it is blocked."""
         self.verdicts[one.verdict] = self.verdicts.get(one.verdict, 0) + 1
         self.missing += one.missing
@@ -215,13 +215,13 @@ def _why_unknown(broker: int, missed: Sequence[TopicPartition], silent: Mapping[
     return f"broker {broker}: its service has not seen {first_of(missed)}"
 
 
-def _blockers(replicas: Sequence[_Found]) -> tuple[Blocker, ...]:
+def _blockers(replicas: Sequence[_Found]) -> tuple[FleetBlocker, ...]:
     """Return the blockers of replicas, by reason, the most frequent first."""
     by_reason: dict[str, list[_Found]] = defaultdict(list)
     for found in replicas:
         by_reason[found[2].reason or found[2].verdict.value].append(found)
     return tuple(
-        Blocker(
+        FleetBlocker(
             reason=reason,
             detail=blocked[0][2].detail,
             hint=blocked[0][2].hint,
@@ -373,7 +373,7 @@ class Gate:
             if place.leader == self.broker_id and left:
                 yield place, left[0]
 
-    def _replicas(self) -> Iterator[tuple[PartitionReplicas, Replica | None]]:
+    def _replicas(self) -> Iterator[tuple[PartitionReplicas, ScannedReplica | None]]:
         """Yield its replicas of the selected topics, as its service has scanned them."""
         topics = next((broker.topics for broker in self.brokers if broker.broker_id == self.broker_id), {})
         for place in self._own:

@@ -31,7 +31,7 @@ from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.sources.files import GONE
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import some
-from resnap.tiering.repairing.originals import Record, folders_in, read_record
+from resnap.tiering.repairing.originals import Replacements, folders_in, read_record
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
 from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.shipping.aborted_transactions import open_in
@@ -407,7 +407,7 @@ class PartRepair:
         if self._replacer is None:
             return True
         topic_partition = partition.topic_partition
-        record = Record(
+        record = Replacements(
             manifest_key=repair.manifest_key,
             lease=partition.lease,
             topic=topic_partition.topic,

@@ -86,7 +86,7 @@ class Left(NamedTuple):
     orders: list[TierOrder]
 
 
-class Tiered(NamedTuple):
+class TieredPartition(NamedTuple):
     """One partition, also where nothing was left of it."""
 
     order: TierOrder
@@ -103,7 +103,7 @@ class Ended(NamedTuple):
     """Whether nothing failed, and something was in the store before."""
 
 
-TierRow: TypeAlias = Left | Tiered | TierOrder | Ended | VerificationError
+TierRow: TypeAlias = Left | TieredPartition | TierOrder | Ended | VerificationError
 """What is reported. An order was not begun, since the store had failed; an error is of what an earlier run shipped."""
 
 
@@ -148,7 +148,7 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
         try:
             with _shipping(work, left.orders, shipping, visible) as crew:
                 for order in (one for one in left.orders if one.settled is not None):
-                    report(Tiered(waiting.pop(order.topic_partition), _not_shipped(order)))
+                    report(TieredPartition(waiting.pop(order.topic_partition), _not_shipped(order)))
                 # Replay: scan headers, combine them to the state at each boundary, and stage the snapshots.
                 replays = work.planner.replay(plans, crew.staging_url, replaying)
                 # Choose the snapshot of each segment, copy and verify its objects, publish it: its manifest is last.
@@ -158,12 +158,12 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
                         finished += shipment.counted
                         failures += shipment.failures
                         _keep_outcome(work, order, replayed, shipment)
-                        report(Tiered(order, shipment))
+                        report(TieredPartition(order, shipment))
         except (KeyboardInterrupt, Exception):
             report(Ended(len(visible) - finished))
             raise
     for order in waiting.values():
-        report(order if order.left.candidates.segments else Tiered(order, _not_shipped(order)))
+        report(order if order.left.candidates.segments else TieredPartition(order, _not_shipped(order)))
     had_begun = any(order.left.already for order in left.orders)
     report(Ended(len(visible) - finished) if failures else Ended(0, partly_done=had_begun))
     # Verify what the store held already, where this run would keep more producers than the one that shipped it.

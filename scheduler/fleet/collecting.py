@@ -17,7 +17,7 @@ from collections import defaultdict, deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import quote, urlsplit
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
@@ -26,7 +26,7 @@ from pydantic.alias_generators import to_camel
 from resnap.scheduler.clock import milliseconds
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import human_bytes, human_duration, instant
-from resnap.tiering.fleet import BrokerReplicas, Replica
+from resnap.tiering.fleet import BrokerReplicas, ScannedReplica
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 
@@ -97,7 +97,7 @@ class _Page(NamedTuple):
     """A page as it was last sent."""
 
     etag: str | None
-    replicas: Sequence[tuple[str, int, Replica]]
+    replicas: Sequence[tuple[str, int, ScannedReplica]]
     """By topic and partition."""
     next_cursor: str | None
 
@@ -106,11 +106,7 @@ class _AnswerError(Exception):
     """A service has sent an invalid response."""
 
 
-class _Collected(NamedTuple):
-    """The report of one service, and its pages by path."""
-
-    broker: BrokerReplicas
-    pages: dict[str, _Page]
+_Collected: TypeAlias = Future[tuple[BrokerReplicas, dict[str, _Page]]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,16 +118,16 @@ class Collector:
 
     def collect(self, entries: Sequence[FleetEntry]) -> list[BrokerReplicas]:
         """Return the report of each service, in the order of ``entries``, or the reason why there is none."""
-        answers = [(entry, Future[_Collected]()) for entry in entries]
+        answers = [(entry, _Collected()) for entry in entries]
         left = deque(answers)
         for _ in range(min(SERVICES_AT_ONCE, len(entries))):
             # Unlike those of a pool, these keep no process from its end.
             threading.Thread(target=self._work, args=(left,), name="resnap-fleet", daemon=True).start()
         found = [future.result() for _, future in answers]
-        self._pages = {entry: broker.pages for entry, broker in zip(entries, found, strict=True)}
-        return [broker.broker for broker in found]
+        self._pages = {entry: pages for entry, (_, pages) in zip(entries, found, strict=True)}
+        return [broker for broker, _ in found]
 
-    def _work(self, left: deque[tuple[FleetEntry, Future[_Collected]]]) -> None:
+    def _work(self, left: deque[tuple[FleetEntry, _Collected]]) -> None:
         """Query one service after the other, until none is left."""
         while True:
             try:
@@ -143,7 +139,8 @@ class Collector:
             except BaseException as error:  # noqa: BLE001 - for the thread that waits
                 future.set_exception(error)
 
-    def _collect(self, entry: FleetEntry) -> _Collected:
+    def _collect(self, entry: FleetEntry) -> tuple[BrokerReplicas, dict[str, _Page]]:
+        """Return the report of a service, and its pages by path."""
         try:
             service = _Service(entry)
             try:
@@ -153,9 +150,9 @@ class Collector:
                 service.close()
         except (_AnswerError, OSError, UnicodeError, http.client.HTTPException) as error:
             why = f"broker {entry.broker}: {entry.url}: {_in_words(error)}"
-            return _Collected(BrokerReplicas(broker_id=entry.broker, error=why), {})
+            return BrokerReplicas(broker_id=entry.broker, error=why), {}
         topics = _by_topic(replica for page in pages.values() for replica in page.replicas)
-        return _Collected(BrokerReplicas(broker_id=entry.broker, topics=topics, scanned=scanned), pages)
+        return BrokerReplicas(broker_id=entry.broker, topics=topics, scanned=scanned), pages
 
 
 class _Service:
@@ -246,10 +243,10 @@ def _page(answer: _Partitions, etag: str | None) -> _Page:
     )
 
 
-def _replica(one: _Partition) -> Replica:
+def _replica(one: _Partition) -> ScannedReplica:
     if one.verdict not in _VERDICTS:
         raise _AnswerError(f"verdict {_shorten(one.verdict)!r} is unknown: the service is of another release")
-    return Replica(
+    return ScannedReplica(
         verdict=_VERDICTS[one.verdict],
         unblocked_by=_UNBLOCKED_BY.get(one.unblocked_by or ""),
         reason=None if one.reason is None else sys.intern(_shorten(one.reason)),
@@ -259,9 +256,9 @@ def _replica(one: _Partition) -> Replica:
     )
 
 
-def _by_topic(replicas: Iterable[tuple[str, int, Replica]]) -> dict[str, dict[int, Replica]]:
+def _by_topic(replicas: Iterable[tuple[str, int, ScannedReplica]]) -> dict[str, dict[int, ScannedReplica]]:
     """Return replicas by topic and partition; if one is in several log dirs, the worst."""
-    found: dict[str, dict[int, Replica]] = defaultdict(dict)
+    found: dict[str, dict[int, ScannedReplica]] = defaultdict(dict)
     for topic, partition, replica in replicas:
         known = found[topic].get(partition)
         found[topic][partition] = replica if known is None else replica.or_worse(known)

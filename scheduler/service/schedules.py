@@ -3,13 +3,19 @@
 A late run is executed late, never skipped, also if the queue was full; several missed ones become one; while a run is
 active its schedule waits. A schedule counts from the last run in the history, so a restarted service continues where it
 was. Only pauses are stored, in the service's file.
+
+``cron`` has the fields of crontab, in the time of a zone. APScheduler finds the times; two of its rules are not cron's.
+It counts weekdays from Monday on, so numbers are turned into names. And it skips a day on which the clocks jump over
+its time of day (in some zones at midnight), and has two runs on a day that has the time twice: ``_TimesOfDay`` has one
+on each. What is due at any hour follows elapsed time.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from zoneinfo import ZoneInfo
@@ -17,20 +23,18 @@ from zoneinfo import ZoneInfo
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MAX_INSTANCES, EVENT_JOB_MISSED, JobEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.runs.worker import QueueFullError
-from resnap.scheduler.service.cron import cron_trigger
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from apscheduler.triggers.cron import CronTrigger
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.runs.history import History
@@ -44,6 +48,12 @@ BY_SCHEDULE: Final = "schedule"
 """The principal of scheduled runs."""
 _MOST_AT_ONCE: Final = 64
 _EVENTS: Final = {EVENT_JOB_MISSED: "missed", EVENT_JOB_MAX_INSTANCES: "max_instances", EVENT_JOB_ERROR: "error"}
+_WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_NUMBERS: Final = {name: number for number, name in enumerate(_WEEKDAYS)} | {str(number): number for number in range(8)}
+_WEEKDAY_PART: Final = re.compile(r"(\*|(?P<first>\w+)(-(?P<last>\w+))?)(/(?P<step>[1-7]))?", re.ASCII)
+_FIELDS: Final = 5
+_HOUR, _WEEKDAY = 1, 4
+_ANY: Final = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,3 +270,61 @@ def trigger_of(spec: ScheduleSpec) -> CronTrigger | IntervalTrigger:
 
 def _at(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def cron_trigger(cron: str, zone: tzinfo) -> CronTrigger:
+    """Return the trigger of ``cron``: minute, hour, day of the month, month, day of the week (0 and 7 are Sunday).
+
+    A day of the month and a day of the week must both match.
+
+    Raises:
+        ValueError: it is invalid.
+
+    """
+    fields = cron.split()
+    if len(fields) != _FIELDS:
+        raise ValueError(f"{len(fields)} fields, expected {_FIELDS}")
+    fields[_WEEKDAY] = _weekdays(fields[_WEEKDAY])
+    text = " ".join(fields)
+    return CronTrigger.from_crontab(text, zone) if fields[_HOUR].startswith(_ANY) else _TimesOfDay.of(text, zone)
+
+
+class _TimesOfDay(CronTrigger):  # type: ignore[misc]
+    """Due at hours of the day. A time that the clocks jump over is due as if they had not; of two, the first is."""
+
+    @classmethod
+    def of(cls, text: str, zone: tzinfo) -> CronTrigger:
+        """Return the trigger of ``text``, whose times are those of the wall clock in ``zone``."""
+        trigger = cls.from_crontab(text, UTC)
+        trigger.zone = zone
+        return trigger
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime | None:
+        """Return the first time at or after ``now``, or after the previous one if that was earlier."""
+        since = now.astimezone(UTC)
+        if previous_fire_time is not None:
+            since = min(since, previous_fire_time.astimezone(UTC) + timedelta(microseconds=1))
+        wall = since.astimezone(self.zone).replace(tzinfo=UTC, fold=0) - timedelta(days=1)  # clocks jump by less
+        while (wall := super().get_next_fire_time(None, wall)) is not None:
+            due = wall.replace(tzinfo=self.zone).astimezone(UTC)
+            if due >= since:
+                local: datetime = due.astimezone(self.zone)
+                return local
+            wall += timedelta(minutes=1)
+        return None
+
+
+def _weekdays(field: str) -> str:
+    """Return cron's weekdays by name."""
+    if field == _ANY:
+        return field
+    found: list[str] = []
+    for part in field.lower().split(","):
+        match = _WEEKDAY_PART.fullmatch(part)
+        names = (match["first"] or "0", match["last"] or match["first"] or "6") if match else ("", "")
+        if match is None or not _NUMBERS.keys() >= {*names}:
+            raise ValueError(f"{part!r} is no day of the week: 0 to 7, of which 0 and 7 are Sunday, or sun to sat")
+        first, last = (_NUMBERS[name] for name in names)
+        last += 7 if last < first else 0
+        found += [_WEEKDAYS[day % 7] for day in range(first, last + 1, int(match["step"] or 1))]
+    return ",".join(dict.fromkeys(found))

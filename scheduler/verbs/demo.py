@@ -33,7 +33,7 @@ from resnap.tiering.planner import Planner
 from resnap.tiering.selection import Scope
 from resnap.tiering.shipping.shipment import PartitionShipment
 from resnap.tiering.store_check import store_checks
-from resnap.tiering.tier import Tiered, TierRow, TierWork, Uploading, tier
+from resnap.tiering.tier import TieredPartition, TierRow, TierWork, Uploading, tier
 
 PACKED: Final = Path(__file__).with_suffix(".tar.xz")
 TEMPORARY_PREFIX: Final = "resnap-demo-"
@@ -213,7 +213,7 @@ class _Demo:
         """Ship what is eligible; return also how many segments were in the store before."""
         rows: list[TierRow] = []
         tier(self._scope, work, rows.append)
-        tiered = [row for row in rows if isinstance(row, Tiered)]
+        tiered = [row for row in rows if isinstance(row, TieredPartition)]
         for error in (error for one in tiered for error in one.shipment.failures):
             raise error
         shipments = [one.shipment for one in tiered if one.order.left.candidates.segments]

@@ -24,7 +24,7 @@ from resnap.scheduler.output.answer import faults_line
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.verbs.findings import Finding, Health, fail, failed, ok, warn
+from resnap.scheduler.verbs.findings import DoctorFinding, Health, fail, failed, ok, warn
 from resnap.scheduler.verbs.store_probe import probe_store
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.log_dir import LogDir
@@ -60,7 +60,7 @@ class Asked(Request):
     ] = None
 
 
-def run(request: Asked, context: Context) -> Iterator[Finding]:
+def run(request: Asked, context: Context) -> Iterator[DoctorFinding]:
     """Yield the findings, one at a time, as they are made."""
     settings, places = context.settings, request.places or [*map(str, context.settings.log_dirs)]
     return examine(settings, process_environment(), context.clock, places=places, store_url=request.store)
@@ -68,7 +68,7 @@ def run(request: Asked, context: Context) -> Iterator[Finding]:
 
 def examine(
     settings: Settings, environment: Mapping[str, str], clock: Clock, *, places: Sequence[str], store_url: str | None
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Yield what ``run`` does."""
     needs_spark = settings.engine == "spark"
     yield _python()
@@ -85,14 +85,14 @@ def examine(
         yield from _store(store_url, settings, clock)
 
 
-def _python() -> Finding:
+def _python() -> DoctorFinding:
     found = platform.python_version()
     if sys.version_info < MIN_PYTHON:
         return fail("python", found, "install Python 3.11 or newer")
     return ok("python", found)
 
 
-def _module(name: str) -> Finding:
+def _module(name: str) -> DoctorFinding:
     """Import it: a package can be there and still not load, for want of a library or of the right processor."""
     try:
         importlib.import_module(name)
@@ -101,7 +101,7 @@ def _module(name: str) -> Finding:
     return ok(name, package_version(name))
 
 
-def _kernel() -> Finding:
+def _kernel() -> DoctorFinding:
     """Return whether segments are scanned by machine code; without it all works, many times slower."""
     reason = why_no_kernel()
     if reason is not None:
@@ -116,7 +116,7 @@ def _kernel() -> Finding:
     return ok("numba", f"{version}, machine code kept in {kept}")
 
 
-def _java(environment: Mapping[str, str]) -> Finding:
+def _java(environment: Mapping[str, str]) -> DoctorFinding:
     try:
         from resnap.replay.spark.jvm import find_java  # noqa: PLC0415 - looks for the Java of the installation
     except ModuleNotFoundError as error:
@@ -131,18 +131,18 @@ def _java(environment: Mapping[str, str]) -> Finding:
     return ok("java", f"{java.version}, {java.origin}")
 
 
-def _unless_needed(finding: Finding, *, needed: bool) -> Finding:
+def _unless_needed(finding: DoctorFinding, *, needed: bool) -> DoctorFinding:
     return finding if needed or finding.health is Health.OK else replace(finding, health=Health.WARN)
 
 
-def _clock(clock: Clock) -> Finding:
+def _clock(clock: Clock) -> DoctorFinding:
     now_ms = clock.now_ms()
     if now_ms < EARLIEST_NOW_MS:
         return fail("clock", f"this machine's clock shows {second(now_ms)}", "set the clock: expiry depends on it")
     return ok("clock", second(now_ms))
 
 
-def _expiration(settings: Settings) -> Finding:
+def _expiration(settings: Settings) -> DoctorFinding:
     name = "producer_id_expiration_ms"
     if settings.expiration_note:
         return warn("expiration", f"{span(settings.expiration_ms)} is assumed",
@@ -150,7 +150,7 @@ def _expiration(settings: Settings) -> Finding:
     return ok("expiration", f"{span(settings.expiration_ms)} ({settings.origin(name)})")
 
 
-def _kafka(settings: Settings) -> Finding:
+def _kafka(settings: Settings) -> DoctorFinding:
     releases = releases_of(settings.kafka_version, settings.metadata, None)
     if releases.not_known is None:
         return ok("kafka", faults_line(releases))
@@ -160,7 +160,7 @@ def _kafka(settings: Settings) -> Finding:
     return warn("kafka", faults_line(releases), remedy)
 
 
-def _place(place: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
+def _place(place: str, settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
     """Return the findings on a log dir, or on a store: a URL at which no copy of a log dir is."""
     sources = Sources(s3=settings.s3())
     try:
@@ -171,7 +171,7 @@ def _place(place: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
     return _log_dir(place, sources, clock) if is_log_dir else _store(place, settings, clock)
 
 
-def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
+def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[DoctorFinding]:
     try:
         log_dir = open_source(place, sources)
         # No broker works in a store.
@@ -194,14 +194,14 @@ def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[Finding]:
     yield from _future_files(place, log_dir, clock)
 
 
-def _shutdown(place: str, log_dir: LogDir) -> Finding:
+def _shutdown(place: str, log_dir: LogDir) -> DoctorFinding:
     if log_dir.clean_shutdown:
         return ok("broker", f"shut down cleanly on {place}: install can run")
     return warn("broker", f"not running on {place}, and not shut down cleanly",
                 "before an install, start the broker and stop it once, so that it recovers its logs")  # fmt: skip
 
 
-def _future_files(place: str, log_dir: LogDir, clock: Clock) -> Iterator[Finding]:
+def _future_files(place: str, log_dir: LogDir, clock: Clock) -> Iterator[DoctorFinding]:
     newest_ms = max(
         (segment.mtime_ns // 1_000_000 for partition in log_dir.partitions for segment in partition.segments), default=0
     )
@@ -210,7 +210,7 @@ def _future_files(place: str, log_dir: LogDir, clock: Clock) -> Iterator[Finding
                    "set the clock of this machine, or of the one that wrote it")  # fmt: skip
 
 
-def _store(url: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
+def _store(url: str, settings: Settings, clock: Clock) -> Iterator[DoctorFinding]:
     try:
         store = open_store(url, settings.s3())
     except ResnapError as error:
@@ -225,7 +225,7 @@ def _store(url: str, settings: Settings, clock: Clock) -> Iterator[Finding]:
     yield from probe_store(store, clock)
 
 
-class DoctorView(View[Finding]):
+class DoctorView(View[DoctorFinding]):
     """A row per finding; for people, lines as they come, since some take a while."""
 
     name = "findings"
@@ -235,13 +235,13 @@ class DoctorView(View[Finding]):
         self._log_dir = None if log_dir is None else shlex.quote(log_dir)
         self._counts = dict.fromkeys(map(str, Health), 0)
 
-    def lines(self, result: Finding) -> Iterator[str]:
+    def lines(self, result: DoctorFinding) -> Iterator[str]:
         """Yield a finding, and what to do about it."""
         yield f"{result.health:<4}  {result.check:<15}  {result.detail}"
         if result.remedy:
             yield f"{'':<23}-> {result.remedy}"
 
-    def row(self, result: Finding) -> Row:
+    def row(self, result: DoctorFinding) -> Row:
         """Return a finding as plain values, and count it."""
         self._counts[result.health] += 1
         return {

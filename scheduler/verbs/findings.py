@@ -22,7 +22,7 @@ class Health(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding(Result):
+class DoctorFinding(Result):
     """One answer."""
 
     health: Health
@@ -32,21 +32,21 @@ class Finding(Result):
     remedy: str | None = None
 
 
-def ok(check: str, detail: str) -> Finding:
+def ok(check: str, detail: str) -> DoctorFinding:
     """Return the finding that all is well."""
-    return Finding(health=Health.OK, check=check, detail=detail)
+    return DoctorFinding(health=Health.OK, check=check, detail=detail)
 
 
-def warn(check: str, detail: str, remedy: str | None = None) -> Finding:
+def warn(check: str, detail: str, remedy: str | None = None) -> DoctorFinding:
     """Return the finding that something could be better."""
-    return Finding(health=Health.WARN, check=check, detail=detail, remedy=remedy)
+    return DoctorFinding(health=Health.WARN, check=check, detail=detail, remedy=remedy)
 
 
-def fail(check: str, detail: str, remedy: str | None = None) -> Finding:
+def fail(check: str, detail: str, remedy: str | None = None) -> DoctorFinding:
     """Return the finding that something will not do."""
-    return Finding(health=Health.FAIL, check=check, detail=detail, remedy=remedy)
+    return DoctorFinding(health=Health.FAIL, check=check, detail=detail, remedy=remedy)
 
 
-def failed(check: str, error: ResnapError) -> Finding:
+def failed(check: str, error: ResnapError) -> DoctorFinding:
     """Return the finding that an error makes."""
     return fail(check, str(error), error.hint)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.broker_releases import BrokerReleases
-    from resnap.tiering.fleet import Blocker, TopicAnswer
+    from resnap.tiering.fleet import FleetBlocker, TopicAnswer
 
 SILENT_HINT: Final = (
     "a topic is ready only if all its replicas are known to be ready: check that the services run, and their addresses "
@@ -71,7 +71,7 @@ class FleetView(View["Reported[TopicAnswer | FleetStatus]"]):
     settings: Settings
     _by_verdict: dict[Verdict, list[str]] = field(default_factory=lambda: {verdict: [] for verdict in Verdict})
     """Topics."""
-    _blocker: tuple[str, Blocker] | None = None
+    _blocker: tuple[str, FleetBlocker] | None = None
     """The first, and its topic."""
     _brokers: list[Row] = field(default_factory=list)
     _releases: BrokerReleases | None = None

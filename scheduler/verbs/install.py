@@ -23,7 +23,7 @@ from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind
 from resnap.storage.words import agreeing, human_count, some
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
-from resnap.tiering.installing.undo import Change, read_undo
+from resnap.tiering.installing.undo import FileChange, read_undo
 
 Staged = Annotated[
     str | None, typer.Argument(metavar="STAGED", help="The place that `resnap regenerate --into` wrote to.")
@@ -245,7 +245,7 @@ class InstallView(View[Installed]):
         return "Next: start the broker; it tiers the segments by itself."
 
 
-def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[Change]]:
+def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[FileChange]]:
     """Undo the installation that wrote ``manifest``, and yield what was done; a dry run yields what would be.
 
     Raises:
@@ -254,7 +254,7 @@ def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[Change]]:
         LogDirError: a file cannot be read or written; what was done by then is yielded before.
 
     """
-    undo, done = read_undo(manifest, Disk()), list[Change]()
+    undo, done = read_undo(manifest, Disk()), list[FileChange]()
     error: ResnapError | None = None
     try:
         if dry_run:
@@ -270,7 +270,7 @@ def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[Change]]:
         raise error
 
 
-class UndoView(View["Reported[Change]"]):
+class UndoView(View["Reported[FileChange]"]):
     """A row per file."""
 
     name = "files"
@@ -281,7 +281,7 @@ class UndoView(View["Reported[Change]"]):
         self._dry_run = dry_run
         self._counts = {"removed": 0, "restored": 0}
 
-    def row(self, result: Reported[Change]) -> Row:
+    def row(self, result: Reported[FileChange]) -> Row:
         """Return the row of a file, and count it."""
         action = "removed" if result.what.old is None else "restored"
         self._counts[action] += 1

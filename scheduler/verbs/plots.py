@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from resnap.tiering.quota.producer_census import Census
-    from resnap.tiering.quota.simulation import Outcome
+    from resnap.tiering.quota.simulation import PrincipalOutcome
 
 MOST: Final = 6
 """Most principals, or topics, in one picture."""
@@ -48,7 +48,7 @@ def check_plot(path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "resnap"
 
 
-def draw_simulation(outcomes: Sequence[Outcome], path: Path) -> None:
+def draw_simulation(outcomes: Sequence[PrincipalOutcome], path: Path) -> None:
     """Draw active ids, tokens and throttled batches over time into ``path``.
 
     Of the most throttled principals, and then of those with the most new ids. Times beyond the year 9499, which only a

@@ -20,7 +20,7 @@ from resnap.storage.words import human_count, span
 from resnap.tiering.judging.known_faults import MANY_ENTRIES
 from resnap.tiering.quota.active_producers import Uses
 from resnap.tiering.quota.client_quotas import user_name
-from resnap.tiering.quota.simulation import Outcome, Rules, advised_rate, least_rate, simulate, without_limit
+from resnap.tiering.quota.simulation import PrincipalOutcome, Rules, advised_rate, least_rate, simulate, without_limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Advised(Result):
     new_ids: int
     least_rate: float
     """The rate at which it would not have been throttled."""
-    outcome: Outcome
+    outcome: PrincipalOutcome
 
 
 def run(request: Asked, context: Context) -> Iterator[Advice | Advised | Unread]:
@@ -107,7 +107,7 @@ def _need(principal: str, uses: Uses, *, rules: Rules) -> _Need | None:
     return _Need(least_rate(free.arrivals_ms, rules.config), principal, free.new_ids)
 
 
-def _under(principal: str, uses: Uses, *, rate: float, rules: Rules) -> Outcome | None:
+def _under(principal: str, uses: Uses, *, rate: float, rules: Rules) -> PrincipalOutcome | None:
     return simulate(principal, uses, rate, rules).counted() if len(uses.at_ms) else None
 
 

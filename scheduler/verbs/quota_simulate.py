@@ -20,7 +20,7 @@ from resnap.storage.errors import UsageError
 from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, some
 from resnap.tiering.quota.active_producers import LogUses, Uses
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
-from resnap.tiering.quota.simulation import Outcome, Rules, simulate
+from resnap.tiering.quota.simulation import PrincipalOutcome, Rules, simulate
 from resnap.tiering.quota.user_quotas import rates_of
 
 
@@ -70,7 +70,7 @@ class LogRead(Result):
     unlimited: list[str]
 
 
-def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[Outcome] | Unread]:
+def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[PrincipalOutcome] | Unread]:
     """Yield what the quota would have done with the uses of producer ids in a log, principal by principal.
 
     Raises:
@@ -88,7 +88,7 @@ def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[Outcome
     several = f"{human_count(len(unlimited))} of {human_count(len(found))}"
     warnings = [f"principals without a rate are skipped: {several}, {one!r} the first of them" for one in unlimited[:1]]
     yield LogRead(uses=uses.read, unlimited=unlimited, warnings=tuple(warnings))
-    outcomes = [one for one in found if isinstance(one, Outcome)]
+    outcomes = [one for one in found if isinstance(one, PrincipalOutcome)]
     for outcome in outcomes:
         yield Reported(what=outcome)
     if request.plot is not None:
@@ -97,7 +97,7 @@ def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[Outcome
     yield from uses.unread()
 
 
-def _simulate(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) -> Outcome | str | None:
+def _simulate(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) -> PrincipalOutcome | str | None:
     """Return what the quota would have done to a principal; its name if there is no rate, None if it used no id."""
     rate = rates.of(principal)
     if rate is None:
@@ -140,7 +140,7 @@ class SimulatedRow(TypedDict):
     peakBytes: Annotated[int, Column(title="MEMORY", right=True, show=bytes_text)]
 
 
-class SimulationView(View["LogRead | Reported[Outcome] | Unread"]):
+class SimulationView(View["LogRead | Reported[PrincipalOutcome] | Unread"]):
     """A row per principal."""
 
     name = "principals"
@@ -153,9 +153,9 @@ class SimulationView(View["LogRead | Reported[Outcome] | Unread"]):
     _read: LogRead
 
     def __init__(self) -> None:
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[PrincipalOutcome] = []
 
-    def row(self, result: LogRead | Reported[Outcome] | Unread) -> Row | None:
+    def row(self, result: LogRead | Reported[PrincipalOutcome] | Unread) -> Row | None:
         """Return the row of a principal."""
         if isinstance(result, LogRead):
             self._read = result

@@ -29,7 +29,7 @@ from resnap.tiering.cluster.facts import ClusterFacts
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata, find_metadata_log
 from resnap.tiering.controller.metadata.image import ResourceType
 from resnap.tiering.judging.inventory import NEVER_TIERED
-from resnap.tiering.remote_log.comparison import HARMFUL, Comparison, PartitionComparison, compare
+from resnap.tiering.remote_log.comparison import HARMFUL, PartitionComparison, RemoteComparison, compare
 from resnap.tiering.remote_log.metadata_cache import (
     RemoteLogMetadata,
     RemoteLogMetadataCache,
@@ -85,7 +85,7 @@ class Asked(Request):
 class RemoteStatus:
     """What was found, and how much of the metadata topic it depends on."""
 
-    comparison: Comparison
+    comparison: RemoteComparison
     metadata_partitions: tuple[int, ...]
     cut: tuple[int, ...]
     """Those whose first records retention has deleted: what these said is not known."""
@@ -320,7 +320,7 @@ class RemoteRow(TypedDict):
     told: Annotated[str | None, _last_record, Column(title="LAST RECORD")]
 
 
-class FindingRow(TypedDict):
+class RemoteFindingRow(TypedDict):
     """A problem."""
 
     kind: str
@@ -367,7 +367,7 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
             "metadataPartitions": list(status.metadata_partitions),
             "metadataPartitionsCut": list(status.cut),
             "otherStoredSegments": status.comparison.other_objects,
-            "findings": [row_of(FindingRow, finding) for finding in status.comparison.findings],
+            "findings": [row_of(RemoteFindingRow, finding) for finding in status.comparison.findings],
         }
 
     def closing(self) -> Iterator[str]:

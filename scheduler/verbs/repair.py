@@ -29,7 +29,7 @@ from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import counted, some
 from resnap.tiering.planner import cost_of
-from resnap.tiering.repairing.originals import RECORD, REPAIRED, Record, folders_in, read_record, runs
+from resnap.tiering.repairing.originals import RECORD, REPAIRED, Replacements, folders_in, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import leased, this_run
@@ -331,7 +331,7 @@ class UndoView(View[Result]):
         if not isinstance(result, Reported):
             return None
         self._totals["undone"] += 1
-        record: Record = result.what
+        record: Replacements = result.what
         return {
             **identity(TopicPartition(record.topic, record.partition)),
             "baseOffset": record.base_offset,

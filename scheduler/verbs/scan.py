@@ -37,7 +37,7 @@ from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.words import human_count, some
 from resnap.tiering.broker_releases import faults_of
 from resnap.tiering.judging.inventory import Compaction, SnapshotState
-from resnap.tiering.judging.readiness import ScanFacts, Verdict, judge, never_tiered
+from resnap.tiering.judging.readiness import Verdict, VerdictFacts, judge, never_tiered
 from resnap.tiering.judging.refusal import HINTS, Reason, Stop, UnblockedBy
 from resnap.tiering.lost_leader import heal_commands, log_dirs_of
 from resnap.tiering.planner import PartitionScan, Planner
@@ -289,10 +289,10 @@ def _lost_boundaries(inventory: PartitionInventory) -> list[LostBoundary]:
     return [row_of(LostBoundary, boundary) for boundary in inventory.boundaries if not boundary.state.is_usable]
 
 
-def facts_in(row: Mapping[str, Any]) -> ScanFacts:
+def facts_in(row: Mapping[str, Any]) -> VerdictFacts:
     """Return the facts of a row of ``scan``, as it is kept."""
     blocking = _stop_in(row["blocking"])
-    return ScanFacts(
+    return VerdictFacts(
         never=never_tiered(row["topic"], blocking, is_compacted=row["compaction"] == "compacted"),
         lost=frozenset(boundary["offset"] for boundary in row["lostBoundaries"]),
         broker_stop=_stop_in(row["brokerStops"]),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.verbs.findings import Finding
+    from resnap.scheduler.verbs.findings import DoctorFinding
     from resnap.storage.stores.protocol import ObjectStore
 
 TOLERATED_SKEW_MS: Final = 300_000
@@ -43,7 +43,7 @@ _CONDITIONS: Final = {
 }
 
 
-def probe_store(store: ObjectStore, clock: Clock) -> Iterator[Finding]:
+def probe_store(store: ObjectStore, clock: Clock) -> Iterator[DoctorFinding]:
     """Yield what the store keeps of its promises; an error ends the probe, which deletes its objects all the same."""
     try:
         yield from _body(store)
@@ -62,7 +62,7 @@ def probe_store(store: ObjectStore, clock: Clock) -> Iterator[Finding]:
         yield failed("store", error)
 
 
-def _body(store: ObjectStore) -> Iterator[Finding]:
+def _body(store: ObjectStore) -> Iterator[DoctorFinding]:
     body = secrets.token_bytes(BODY_BYTES)
     with throwaway(store) as key:
         store.put(key, body)
@@ -74,7 +74,7 @@ def _body(store: ObjectStore) -> Iterator[Finding]:
                        "do not ship to this store; where it is behind a proxy, try without")  # fmt: skip
 
 
-def _ranges(store: ObjectStore) -> Finding:
+def _ranges(store: ObjectStore) -> DoctorFinding:
     problem = range_problem(store)
     if problem is None:
         return ok("store ranges", "parts of an object can be read, of the version asked for")
@@ -82,14 +82,14 @@ def _ranges(store: ObjectStore) -> Finding:
                 " where its checksums are wrong, --s3-response-checksum-validation when_required helps")  # fmt: skip
 
 
-def _parts(store: ObjectStore) -> Finding:
+def _parts(store: ObjectStore) -> DoctorFinding:
     problem = parts_problem(store)
     if problem is None:
         return ok("store parts", "an upload in parts was read back whole")
     return fail("store parts", problem, "segments of more than 16 MiB cannot be shipped to this store")
 
 
-def _checksums(checks: UploadChecks) -> Iterator[Finding]:
+def _checksums(checks: UploadChecks) -> Iterator[DoctorFinding]:
     for name, check in (("whole", checks.whole), ("in parts", checks.in_parts)):
         what = f"a body with a wrong checksum, sent {name}, was {check}"
         if check is Check.UNTRIED:
@@ -102,7 +102,7 @@ def _checksums(checks: UploadChecks) -> Iterator[Finding]:
         yield ok("verification", "every object is read back whole, since the store's own check is not reliable")
 
 
-def _copies(problem: str | None) -> Finding:
+def _copies(problem: str | None) -> DoctorFinding:
     if problem is None:
         return ok("store copy", "a segment that lies in this store is copied by the store itself, as the version read")
     return warn(
@@ -110,7 +110,7 @@ def _copies(problem: str | None) -> Finding:
     )
 
 
-def _condition(found: Condition) -> Finding:
+def _condition(found: Condition) -> DoctorFinding:
     if found is Condition.KEPT:
         return ok("store condition", _CONDITIONS[found])
     return warn(
@@ -121,21 +121,21 @@ def _condition(found: Condition) -> Finding:
     )
 
 
-def _replacement(found: Condition) -> Finding:
+def _replacement(found: Condition) -> DoctorFinding:
     if found is Condition.KEPT:
         return ok("store replace", "a write that is to replace one version (If-Match) replaces no other one")
     what = f"conditions on the version that is replaced (If-Match) are {found}"
     return warn("store replace", what, "only `resnap repair` uses them, and needs --no-other-writers without them")
 
 
-def _listing(store: ObjectStore) -> Finding:
+def _listing(store: ObjectStore) -> DoctorFinding:
     problem = listing_problem(store)
     if problem is None:
         return ok("store list", "what is written and deleted is listed correctly at once, in order, over several pages")
     return fail("store list", problem, "choose a store whose listings are current")
 
 
-def _check_uploads(store: ObjectStore) -> Finding:
+def _check_uploads(store: ObjectStore) -> DoctorFinding:
     problem = uploads_problem(store)
     if problem is not None:
         return warn("store uploads", problem, "`resnap gc` cannot remove what interrupted uploads leave: let a rule of"
@@ -143,7 +143,7 @@ def _check_uploads(store: ObjectStore) -> Finding:
     return ok("store uploads", "what interrupted uploads leave can be found")
 
 
-def _clock(store_ms: int, clock: Clock) -> Finding:
+def _clock(store_ms: int, clock: Clock) -> DoctorFinding:
     skew_ms = store_ms - clock.now_ms()
     if abs(skew_ms) > TOLERATED_SKEW_MS:
         return warn("store clock", f"the store's clock says {second(store_ms)}, which is"
@@ -152,7 +152,7 @@ def _clock(store_ms: int, clock: Clock) -> Finding:
     return ok("store clock", "the clocks agree")
 
 
-def _deletion(store: ObjectStore) -> Finding:
+def _deletion(store: ObjectStore) -> DoctorFinding:
     with throwaway(store) as key:
         store.put(key, b"")
         store.delete(key)

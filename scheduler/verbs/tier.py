@@ -60,7 +60,7 @@ from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, HINTS, Reason
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import looked_at
-from resnap.tiering.tier import Ended, Left, Tiered, TierWork, left_to_ship, plans_of, tier
+from resnap.tiering.tier import Ended, Left, TieredPartition, TierWork, left_to_ship, plans_of, tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -131,7 +131,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
             yield from _begun(row, row.selection.starts(sources) if is_any else {}, context)
         case TierOrder():
             yield Reported(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
-        case Tiered():
+        case TieredPartition():
             yield _tiered_result(row, context)
         case Ended():
             yield Reported(what=row, partly_done=row.partly_done)
@@ -224,7 +224,7 @@ def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Plann
         yield from (refusal for refusal in damage if refusal.reason in at_fault)  # others are rebuilt
 
 
-def _tiered_result(row: Tiered, context: Context) -> Reported[Tiered]:
+def _tiered_result(row: TieredPartition, context: Context) -> Reported[TieredPartition]:
     order, shipment = row
     _count_mismatches(shipment.failures, context)
     faults = (*shipment.failures, *_refusals_at_fault(order.topic_partition, shipment.eligibility.refusals))
@@ -337,7 +337,7 @@ class TierView(View[Result]):
                 self._select(orders)
             case Reported(what=TierOrder()):
                 return {"reason": "the store failed before its turn"}
-            case Reported(what=Tiered(shipment=shipment)):
+            case Reported(what=TieredPartition(shipment=shipment)):
                 self._count(shipment)
                 return row_of(ShipmentRow, shipment)
             case Reported(what=Ended(unfinished=unfinished)):

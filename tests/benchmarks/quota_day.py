@@ -21,7 +21,7 @@ from tests.benchmarks.tables import Table, amount, seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.tiering.quota.simulation import Outcome
+    from resnap.tiering.quota.simulation import PrincipalOutcome
     from tests.benchmarks.options import Options
 
 NAME = "quota-day"
@@ -69,7 +69,7 @@ def run(options: Options) -> Iterator[Table]:
     yield table
 
 
-def _free(outcome: Outcome) -> str:
+def _free(outcome: PrincipalOutcome) -> str:
     return f"{outcome.free} of {outcome.new_ids:,} ({outcome.free / outcome.new_ids:.2%})"
 
 

@@ -31,7 +31,7 @@ from resnap.tiering.controller.producer_ids.allocation import (
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
 from resnap.tiering.installing.staging_area import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
 from resnap.tiering.installing.stopped_broker import ShutdownMark
-from resnap.tiering.installing.undo import Change, UndoManifest
+from resnap.tiering.installing.undo import FileChange, UndoManifest
 from resnap.tiering.installing.undo import write_manifest as write_undo_manifest
 from resnap.tiering.judging.planning import SavedPlan, write_saved_plan
 from resnap.tiering.quota.client_quotas import ClientQuotas
@@ -137,7 +137,7 @@ _EXAMPLE_BYTES: Final = {
                 made_at_ms=1,
                 shutdown=ShutdownMark(digest=_DIGEST, mtime_ns=1),
                 folder_times_ns={"payments-0": 1},
-                changes=(Change(place=f"payments-0/{9:020d}.snapshot", old=None, new=_DIGEST),),
+                changes=(FileChange(place=f"payments-0/{9:020d}.snapshot", old=None, new=_DIGEST),),
             )
         )
     ],

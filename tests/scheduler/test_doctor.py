@@ -12,7 +12,7 @@ import pytest
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.doctor import examine
-from resnap.scheduler.verbs.findings import Finding, Health
+from resnap.scheduler.verbs.findings import DoctorFinding, Health
 from resnap.scheduler.verbs.store_probe import probe_store
 from resnap.storage.errors import StoreError
 from resnap.storage.log.log_dir_lock import lock_holder
@@ -53,14 +53,14 @@ def another_process_holding(path: Path, call: str) -> Iterator[int]:
         yield holder.pid
 
 
-def findings(settings: Settings | None = None, **options: Any) -> list[Finding]:
+def findings(settings: Settings | None = None, **options: Any) -> list[DoctorFinding]:
     usual: dict[str, Any] = {"places": (), "store_url": None}
     clock = options.pop("clock", SystemClock())
     environment = options.pop("environment", dict(os.environ))
     return list(examine(settings or Settings(), environment, clock, **usual | options))
 
 
-def the(found: list[Finding], check: str) -> Finding:
+def the(found: list[DoctorFinding], check: str) -> DoctorFinding:
     [one] = [finding for finding in found if finding.check == check]
     return one
 

@@ -97,9 +97,9 @@ class Plugins(Files):
     def read(self, number: int, kind: ObjectKind) -> bytes:
         if self.private is None:
             return aiven_files.index(self.segments[number], self.NAMES[kind])
-        from resnap.storage.layouts.aiven.members import StoredSegment  # noqa: PLC0415
+        from resnap.storage.layouts.aiven.members import SegmentDecoder  # noqa: PLC0415
 
-        segment = StoredSegment.of(self._manifest(number), self._keys())
+        segment = SegmentDecoder.of(self._manifest(number), self._keys())
         place = segment.index_range(kind)
         indexes = self.segments[number].with_suffix(".indexes").read_bytes()
         return b"" if place is None else segment.index(indexes[place.position : place.position + place.size], place)

@@ -14,7 +14,7 @@ from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.fleet_gate import GateView, results
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding, ReplicaState
-from resnap.tiering.fleet import BrokerReplicas, Gate, GateReason, Replica
+from resnap.tiering.fleet import BrokerReplicas, Gate, GateReason, ScannedReplica
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import Stop, UnblockedBy
 from tests import schemas
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import pytest
 
 T0: Final = TopicPartition("t", 0)
-READY: Final = Replica(Verdict.READY, None, None, "a broker can tier every closed segment", "turn tiering on", 0)
-BLOCKED: Final = Replica(
+READY: Final = ScannedReplica(Verdict.READY, None, None, "a broker can tier every closed segment", "turn tiering on", 0)
+BLOCKED: Final = ScannedReplica(
     Verdict.BLOCKED, UnblockedBy.REBUILD, "missing-snapshot", "no snapshot at 10", "start a replay", 2
 )
 PREPARED: Final = BLOCKED._replace(unblocked_by=UnblockedBy.INSTALL)
-LOST: Final = Replica(
+LOST: Final = ScannedReplica(
     Verdict.BLOCKED, UnblockedBy.OTHER, "lost-producer-state", "9001 is not known", "keep it from leading", 0
 )
 SERVICES: Final = tuple(BrokerReplicas(broker_id=one, topics={"t": {0: READY}}) for one in (1, 2, 3))
@@ -46,7 +46,7 @@ def placed(*replicas: int, leader: int | None = 1, in_sync: tuple[int, ...] | No
     return (PartitionReplicas(TopicPartition(topic, 0), leader, 0, replicas, replicas if in_sync is None else in_sync),)
 
 
-def seen(*replicas: Replica) -> tuple[BrokerReplicas, ...]:
+def seen(*replicas: ScannedReplica) -> tuple[BrokerReplicas, ...]:
     """Return what the services of brokers 1, 2 and so on have seen of t-0."""
     return tuple(BrokerReplicas(broker_id=one, topics={"t": {0: two}}) for one, two in enumerate(replicas, 1))
 

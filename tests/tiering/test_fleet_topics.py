@@ -6,12 +6,12 @@ from typing import Final
 
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas
-from resnap.tiering.fleet import BrokerReplicas, Replica, TopicAnswer, topic_answers
+from resnap.tiering.fleet import BrokerReplicas, ScannedReplica, TopicAnswer, topic_answers
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 
-READY: Final = Replica(Verdict.READY, None, None, "a broker can tier every closed segment", "turn tiering on", 0)
-BLOCKED: Final = Replica(
+READY: Final = ScannedReplica(Verdict.READY, None, None, "a broker can tier every closed segment", "turn tiering on", 0)
+BLOCKED: Final = ScannedReplica(
     Verdict.BLOCKED, UnblockedBy.REBUILD, "missing-snapshot", "no snapshot at 10", "start a replay", 2
 )
 INSTALL: Final = BLOCKED._replace(unblocked_by=UnblockedBy.INSTALL)
@@ -19,7 +19,7 @@ DAMAGED: Final = BLOCKED._replace(unblocked_by=UnblockedBy.OTHER, reason="damage
 NEVER: Final = READY._replace(verdict=Verdict.NEVER, reason="compacted")
 
 
-def broker(broker_id: int, *replicas: Replica | None, topic: str = "t") -> BrokerReplicas:
+def broker(broker_id: int, *replicas: ScannedReplica | None, topic: str = "t") -> BrokerReplicas:
     """Return a broker whose replicas of a topic's first partitions are these; None for none of that partition."""
     found = {number: one for number, one in enumerate(replicas) if one is not None}
     return BrokerReplicas(broker_id=broker_id, topics={topic: found})

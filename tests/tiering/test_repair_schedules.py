@@ -27,7 +27,7 @@ from resnap.storage.sources.registry import layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.protocol import check_etag
 from resnap.tiering.deleting import Limits, collect, delete_beyond, find_garbage, retention_of
-from resnap.tiering.repairing.originals import RECORD, Record, folders_in, read_record
+from resnap.tiering.repairing.originals import RECORD, Replacements, folders_in, read_record
 from resnap.tiering.repairing.replacing import Replacer, SegmentGoneError, Versions
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.segment_copy import publish, upload
@@ -191,7 +191,7 @@ class Scene:
                 versions = Versions(store=store)
                 parts = RightParts(PARTS[ObjectKind.SNAPSHOT], PARTS[ObjectKind.TXN_INDEX], ORIGIN)
                 rewritten = self.layout.replacements(versions.body, key, parts, NO_KEYS)
-                record = Record(manifest_key=key, lease="l", topic="t", partition=0, base_offset=0, changes=())
+                record = Replacements(manifest_key=key, lease="l", topic="t", partition=0, base_offset=0, changes=())
                 replacer.replace(record, rewritten, versions)
 
     def undo(self, store: ObjectStore) -> None:

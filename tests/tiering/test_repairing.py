@@ -23,7 +23,7 @@ from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.registry import layout_in
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.repairing.originals import REPAIRED, Folder, Record, folders_in, read_record
+from resnap.tiering.repairing.originals import REPAIRED, Folder, Replacements, folders_in, read_record
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, Versions
 from tests.storage.layouts.manifests import a_manifest, an_object
 
@@ -49,7 +49,7 @@ ORIGIN: Final = SnapshotOrigin(
     check_interval_ms=1,
     entries_count=1,
 )
-RECORD: Final = Record(manifest_key="m", lease="none/t/0", topic="t", partition=0, base_offset=0, changes=())
+RECORD: Final = Replacements(manifest_key="m", lease="none/t/0", topic="t", partition=0, base_offset=0, changes=())
 
 
 class Killed(BaseException):
@@ -148,7 +148,7 @@ class Case:
         parts = RightParts(PARTS[ObjectKind.SNAPSHOT], PARTS[ObjectKind.TXN_INDEX], ORIGIN)
         return self.layout.replacements(versions.body, self.key, parts, NO_KEYS)
 
-    def replace(self) -> Record | None:
+    def replace(self) -> Replacements | None:
         versions = Versions(store=self.store)
         return self.replacer.replace(replace(RECORD, manifest_key=self.key), self.replacements(versions), versions)
 

@@ -11,7 +11,7 @@ from resnap.storage.disk import Dress, FileDigest
 from resnap.storage.errors import FormatError
 from resnap.tiering.installing.stopped_broker import ShutdownMark
 from resnap.tiering.installing.undo import (
-    Change,
+    FileChange,
     OldFile,
     UndoManifest,
     read_manifest,
@@ -29,8 +29,8 @@ dresses = st.builds(
 old_files = st.builds(OldFile, digest=digests, dress=dresses)
 places = st.builds("{}/{:020d}.snapshot".format, folders, numbers)
 changes = st.one_of(
-    st.builds(Change, place=places, old=old_files, new=st.none() | digests),
-    st.builds(Change, place=places, old=st.none(), new=digests),
+    st.builds(FileChange, place=places, old=old_files, new=st.none() | digests),
+    st.builds(FileChange, place=places, old=st.none(), new=digests),
 )
 manifests = st.builds(
     UndoManifest,

@@ -60,7 +60,7 @@ class Carrier:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class ProducerIdFinding:
     """A producer id that was not allocated, or was allocated twice."""
 
     producer_id: int
@@ -79,7 +79,7 @@ class Audit:
     """How many different ones there are."""
     files: int
     """Snapshots and segments that were read."""
-    findings: tuple[Finding, ...]
+    findings: tuple[ProducerIdFinding, ...]
     """By producer id."""
     problems: tuple[ResnapError, ...]
     """Files that could not be read."""
@@ -136,11 +136,11 @@ class Claims:
         """Return the ``ids`` that are not in exactly one block."""
         return np.asarray(ids[self.count(ids) != 1], dtype=np.int64)
 
-    def finding(self, producer_id: int, carriers: tuple[Carrier, ...]) -> Finding:
+    def finding(self, producer_id: int, carriers: tuple[Carrier, ...]) -> ProducerIdFinding:
         """Return what is wrong with an id that ``wrong`` returned."""
         blocks = self._blocks_of(producer_id)
         fault = Fault.DISPUTED if blocks else Fault.UNALLOCATED
-        return Finding(producer_id=producer_id, fault=fault, blocks=blocks, carriers=carriers)
+        return ProducerIdFinding(producer_id=producer_id, fault=fault, blocks=blocks, carriers=carriers)
 
     def _begun_and_ended(self, ids: Ids) -> tuple[Ids, Ids]:
         begun, ended = (np.searchsorted(edges, ids, side="right") for edges in (self._starts, self._ends))

@@ -46,7 +46,7 @@ from resnap.tiering.installing.staging_area import Fingerprint, Staleness, print
 from resnap.tiering.installing.undo import (
     ASIDE,
     MANIFEST_FILE,
-    Change,
+    FileChange,
     OldFile,
     UndoManifest,
     write_manifest,
@@ -374,7 +374,7 @@ class Installer:
         write_file(self.disk, undo_dir / MANIFEST_FILE, [write_manifest(manifest)], _dress_of_saved(undo_dir))
         return manifest
 
-    def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> Change:
+    def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> FileChange:
         path = surveyed.path(decision)
         if path.is_symlink():
             raise LogDirError(f"{path} is a symbolic link, expected a file of the broker or none",
@@ -391,7 +391,7 @@ class Installer:
         digest = None
         if decision.sha256 is not None:
             digest = FileDigest(size_bytes=decision.size_bytes, sha256=decision.sha256)
-        return Change(place=place, old=old, new=digest)
+        return FileChange(place=place, old=old, new=digest)
 
     def apply(self, surveyed: Surveyed, done: Callable[[Decision], None]) -> None:
         """Make the changes of one partition; ``done`` is called for each.

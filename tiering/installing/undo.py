@@ -70,7 +70,7 @@ class OldFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FileChange:
     """One file of the log dir; at least one of ``old`` and ``new`` exists."""
 
     place: str
@@ -91,7 +91,7 @@ class UndoManifest:
     shutdown: ShutdownMark
     folder_times_ns: Mapping[str, int]
     """Modification time of each partition's directory before, by its name."""
-    changes: tuple[Change, ...]
+    changes: tuple[FileChange, ...]
     """In the order in which they are made."""
 
 
@@ -153,11 +153,11 @@ def _old_row(old: OldFile) -> dict[str, object]:
     return {**_digest_row(old.digest), "mode": dress.mode, **owner, "mtimeNs": dress.mtime_ns}
 
 
-def _change(item: dict[str, Any]) -> Change:
+def _change(item: dict[str, Any]) -> FileChange:
     old, new = item["old"], item["new"]
     if old is None and new is None:
         raise ValueError("a change of nothing")
-    return Change(
+    return FileChange(
         place=_place(item["place"]),
         old=None if old is None else OldFile(digest=_digest(old), dress=_dress(old)),
         new=None if new is None else _digest(new),
@@ -217,7 +217,7 @@ class Undo:
         """The log dir that was changed."""
         return Path(self.manifest.log_dir)
 
-    def steps(self) -> list[Change]:
+    def steps(self) -> list[FileChange]:
         """Return the changes to undo, in an order that may be interrupted anywhere; nothing is changed.
 
         Raises:
@@ -249,7 +249,7 @@ class Undo:
                 f"leave them{self._where_old_files_are()}",
             )
 
-    def apply(self, done: Callable[[Change], None]) -> int:
+    def apply(self, done: Callable[[FileChange], None]) -> int:
         """Undo all changes, calling ``done`` after each; return their number.
 
         Raises:
@@ -268,7 +268,7 @@ class Undo:
             self._restore_times()
         return len(steps)
 
-    def _judge(self, change: Change) -> bool:
+    def _judge(self, change: FileChange) -> bool:
         """Return whether the file is the installed one, and so must be undone; it may also be the old one."""
         path = self.log_dir / change.place
         found = digest_of_file(path)
@@ -284,7 +284,7 @@ class Undo:
             self._check_aside(change, change.old)
         return True
 
-    def _check_aside(self, change: Change, old: OldFile) -> None:
+    def _check_aside(self, change: FileChange, old: OldFile) -> None:
         aside = self.folder / ASIDE / change.place
         if digest_of_file(aside) != old.digest:
             raise VerificationError(f"{aside} is not the file that was kept aside",
@@ -301,7 +301,7 @@ class Undo:
             if is_there(temporary):
                 remove_file(self.disk, temporary)
 
-    def _undo(self, change: Change) -> None:
+    def _undo(self, change: FileChange) -> None:
         path, old = self.log_dir / change.place, change.old
         if old is None:
             remove_file(self.disk, path)

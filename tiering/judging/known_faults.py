@@ -74,7 +74,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ReleaseRange:
     """Releases from ``first`` to ``last``, both included; ``last`` None for all that follow."""
 
     first: str
@@ -111,13 +111,13 @@ class KnownFault:
 
     name: str
     title: str
-    releases: tuple[Span, ...]
+    releases: tuple[ReleaseRange, ...]
     known_by: str
     met_by: str
     effect: str
     remedy: str
     sources: tuple[str, ...] = ()
-    expected: tuple[Span, ...] = ()
+    expected: tuple[ReleaseRange, ...] = ()
     severity: Severity = Severity.WARNING
     meets: Callable[[Facts], str | None] | None = field(default=None, compare=False)
 
@@ -284,7 +284,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=SEGMENT_WITHOUT_SNAPSHOT,
         title="nothing of a partition is tiered from its first segment without a producer snapshot on",
-        releases=(Span("3.6.0", "4.4.0"),),
+        releases=(ReleaseRange("3.6.0", "4.4.0"),),
         known_by="run on 3.9.1, 4.1.1 and 4.4.0; by the sources of 3.6 to 4.3",
         met_by="logs that brokers before 2.8 have written, and snapshots that were deleted",
         effect="NullPointerException in every round of copying; local retention deletes nothing, and the disk fills",
@@ -296,7 +296,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=STATE_LOST_FROM_REMOTE,
         title="a replica that starts from remote storage deletes the producer snapshot that it has fetched",
-        releases=(Span("3.6.0", "4.4.0"),),
+        releases=(ReleaseRange("3.6.0", "4.4.0"),),
         known_by="run on 3.6.2, 3.9.1 and 4.4.0; by the classes of 3.9.2, 4.0.2, 4.1.2, 4.2.2 and 4.3.1",
         met_by="a new replica of a tiered partition, a replaced disk, a broker that was down for long",
         effect="once it leads, aborted records are served as committed, and retried batches are appended again",
@@ -306,7 +306,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=STATE_LOST_BY_DISK_MOVE,
         title="a move of a tiered replica between two disks of one broker loses its producer state at once",
-        releases=(Span("3.9.0", "4.4.0"),),
+        releases=(ReleaseRange("3.9.0", "4.4.0"),),
         known_by="run on 3.9.1 and 4.4.0; 3.9 is the first release with tiered storage on several disks",
         met_by="alterReplicaLogDirs: kafka-reassign-partitions.sh with log dirs, Cruise Control, Strimzi",
         effect="the leader itself has lost the state, with replication factor 1, too, and without an election",
@@ -318,9 +318,9 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=SNAPSHOT_TOO_LARGE,
         title=f"a producer snapshot of more than {MOST_READABLE_ENTRIES:,} producers cannot be read, and is deleted",
-        releases=(Span("4.2.2", "4.2.2"), Span("4.4.0", "4.4.0")),
+        releases=(ReleaseRange("4.2.2", "4.2.2"), ReleaseRange("4.4.0", "4.4.0")),
         expected=tuple(
-            Span(f"{line}.{patch}", f"{line}{_ANY_PATCH}")
+            ReleaseRange(f"{line}.{patch}", f"{line}{_ANY_PATCH}")
             for line, patch in (("3.9", 3), ("4.0", 3), ("4.1", 3), ("4.3", 2))
         ),
         known_by="run on 4.4.0 and with the classes of 4.2.2; by the classes of 3.9.2, 4.0.2, 4.1.2 and 4.3.1, which do"
@@ -337,7 +337,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=LOCAL_LOG_COUNTED_TWICE,
         title="size retention counts the local log twice on a leader that has copied nothing since its election",
-        releases=(Span("3.6.0", "4.3.1"),),
+        releases=(ReleaseRange("3.6.0", "4.3.1"),),
         known_by="run on 3.9.1 and 4.1.1, and on 4.4.0, which has the guard; by the classes of 3.9.2, 4.1.2, 4.2.2 and"
         " 4.3.1, which do not",
         met_by="topics with retention.bytes after an election, and always while copying is paused",
@@ -351,7 +351,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=COPY_NEVER_RESUMED,
         title="a copy task that ends by an Error, or hangs in the plugin, never copies its partition again",
-        releases=(Span("3.6.0", "4.4.0"),),
+        releases=(ReleaseRange("3.6.0", "4.4.0"),),
         known_by="reports of users of Aiven's plugin with 3.6 to 4.1.1; RLMTask.run of 3.6.0, 3.9.0, 4.1.2, 4.2.2,"
         " 4.3.1 and 4.4.0 catches Exception, and no Error",
         met_by="any tiered topic; an OutOfMemoryError in the plugin, an upload that never returns",
@@ -363,7 +363,7 @@ KNOWN_FAULTS: Final = (
         name=COMMIT_MARKER_MISSED,
         title="a replica that was down misses a COMMIT marker that the leader has compacted away",
         releases=(),
-        expected=(Span("3.9.0", "4.2.2"),),
+        expected=(ReleaseRange("3.9.0", "4.2.2"),),
         known_by="a report for 3.9 to 4.2; not run",
         met_by="transactions; compacted topics, an unclean election, a power cut",
         effect="its last stable offset does not advance; to abort that transaction hides committed records for ever",
@@ -374,7 +374,7 @@ KNOWN_FAULTS: Final = (
         name=FIRST_SEQUENCE_REFUSED,
         title="a first batch whose sequence is not 0 is refused where the log never had a record",
         releases=(),
-        expected=(Span("4.5.0"),),
+        expected=(ReleaseRange("4.5.0"),),
         known_by="the merged change; 4.4.0 does not have it",
         met_by="idempotent producers after DeleteRecords, and logs whose head is in remote storage",
         effect="OutOfOrderSequenceException",
@@ -384,7 +384,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=OTHER_ERROR_FOR_STALE_EPOCH,
         title="a stale producer epoch is answered INVALID_PRODUCER_EPOCH (47) before INVALID_TXN_STATE (48)",
-        releases=(Span("3.9.1", "4.4.0"),),
+        releases=(ReleaseRange("3.9.1", "4.4.0"),),
         known_by="run on 3.9.1; UnifiedLog.analyzeAndValidateProducerState of 4.1.1, 4.2 and 4.4",
         met_by="transactions of a fenced producer",
         effect="clients see another error; no record is lost",
@@ -394,7 +394,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=FAILED_COPIES_COUNTED,
         title="size retention counts segments whose copies failed",
-        releases=(Span("3.6.0", "3.8.0"),),
+        releases=(ReleaseRange("3.6.0", "3.8.0"),),
         known_by="RemoteLogManager.buildRetentionSizeData of 3.6.0, 3.6.2, 3.7.0, 3.7.1 and 3.8.0, which asks for no"
         " state; 3.8.1 and 3.9.0 do",
         met_by="topics with retention.bytes whose copies fail, as they do at a segment without a snapshot",
@@ -406,7 +406,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=LOCAL_START_NOT_UPDATED,
         title="a replica that starts from remote storage keeps its old local log start offset",
-        releases=(Span("3.6.0", "3.6.2"),),
+        releases=(ReleaseRange("3.6.0", "3.6.2"),),
         known_by="UnifiedLog.truncateFullyAndStartAt of 3.6.0, 3.6.1 and 3.6.2, which does not set it; 3.7.0 does",
         met_by="a new replica of a tiered partition that becomes leader",
         effect="reads of offsets between the two starts go to the local log, which lacks them, and never succeed",
@@ -416,7 +416,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=METADATA_READ_TOO_LATE,
         title="a broker that gets a tiered partition reads its remote metadata from too late an offset",
-        releases=(Span("3.6.0", "3.7.0"),),
+        releases=(ReleaseRange("3.6.0", "3.7.0"),),
         known_by="ConsumerTask.maybeWaitForPartitionAssignments of 3.6.0 to 3.6.2 and 3.7.0, which keeps the offset"
         " that it has read to; 3.7.1 forgets it",
         met_by="reassignment of tiered partitions",
@@ -427,7 +427,7 @@ KNOWN_FAULTS: Final = (
     KnownFault(
         name=OVERLAPS_NEVER_DELETED,
         title="remote segments that overlap others are never deleted",
-        releases=(Span("3.6.0", "3.7.0"),),
+        releases=(ReleaseRange("3.6.0", "3.7.0"),),
         known_by="RemoteLogManager.isRemoteSegmentWithinLeaderEpochs of 3.6.2 and 3.7.0; 3.7.1 and 3.8.0 are repaired",
         met_by="segments that two leaders have copied",
         effect="retention stops at them, and remote storage grows",

@@ -90,7 +90,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScanFacts:
+class VerdictFacts:
     """The facts that the verdict on one partition depends on.
 
     Attributes:
@@ -149,11 +149,11 @@ class JudgedPartition:
     """First offset that is not in remote storage; None where it is not known."""
 
     @property
-    def facts(self) -> ScanFacts:
+    def facts(self) -> VerdictFacts:
         """The facts that the verdict depends on."""
         inventory, blocking, lost = self.candidates.inventory, self.candidates.blocking, self.lost_state
         topic = inventory.partition.topic_partition.topic
-        return ScanFacts(
+        return VerdictFacts(
             never=never_tiered(topic, blocking, is_compacted=inventory.compaction is Compaction.COMPACTED),
             lost=frozenset(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable),
             broker_stop=self.blockers.decisive,
@@ -319,7 +319,7 @@ def never_tiered(topic: str, blocking: Stop | None, *, is_compacted: bool) -> St
     return None
 
 
-def judge(facts: ScanFacts, repairs: Sequence[Repair]) -> Judgement:
+def judge(facts: VerdictFacts, repairs: Sequence[Repair]) -> Judgement:
     """Return the verdict for a partition, from a scan and the runs since then."""
     stop, blocking = facts.broker_stop, facts.blocking
     if facts.never is not None:

@@ -49,7 +49,7 @@ class Moment:
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class PrincipalOutcome:
     """The result for one principal."""
 
     principal: str
@@ -77,7 +77,7 @@ class Outcome:
     """When new ids came."""
     curve: list[Moment] = field(default_factory=list)
 
-    def counted(self) -> Outcome:
+    def counted(self) -> PrincipalOutcome:
         """Return the result without single ids and their times, whose number is unbounded."""
         return replace(self, refused_ids=set(), arrivals_ms=[])
 
@@ -87,7 +87,7 @@ class Outcome:
         return self.first_throttled_ms is not None
 
 
-def simulate(principal: str, uses: Uses, rate: float, rules: Rules) -> Outcome:
+def simulate(principal: str, uses: Uses, rate: float, rules: Rules) -> PrincipalOutcome:
     """Replay the uses of one principal, by time, at ``rate``."""
     return _Simulation(principal, rate, rules).run(uses)
 
@@ -102,9 +102,9 @@ class _Simulation:
         self._waiting: set[int] = set()
         """New ids that were refused, and not admitted since."""
         self._owed_until_ms = 0
-        self._outcome = Outcome(principal=self._principal, rate=rate, least_tokens=rules.config.burst(rate))
+        self._outcome = PrincipalOutcome(principal=self._principal, rate=rate, least_tokens=rules.config.burst(rate))
 
-    def run(self, uses: Uses) -> Outcome:
+    def run(self, uses: Uses) -> PrincipalOutcome:
         times, ids = uses.at_ms.tolist(), uses.producer_id.tolist()
         if not times:
             return self._outcome
@@ -178,7 +178,7 @@ class _Simulation:
         self._outcome.curve.append(moment)
 
 
-def without_limit(principal: str, uses: Uses, rules: Rules) -> Outcome:
+def without_limit(principal: str, uses: Uses, rules: Rules) -> PrincipalOutcome:
     """Replay the uses of one principal without a limit and without filters, to find when ids were new."""
     unlimited = replace(rules, remembering=replace(rules.remembering, store=ExactStore), permissive=True)
     return simulate(principal, uses, float(1 << 53), unlimited)

@@ -196,7 +196,7 @@ _HINTS: Final = {
 }
 
 
-class Stop(NamedTuple):
+class StopAt(NamedTuple):
     """Where announcing a partition stops, and why."""
 
     reason: StopReason
@@ -222,7 +222,7 @@ class Announcement:
     """Segments that end at or below the end of what brokers know, or the log start: there is nothing to announce."""
     expired: int
     """Number of segments that brokers will delete at once, because the topic's retention no longer keeps them."""
-    stop: Stop | None
+    stop: StopAt | None
     """None where all that was shipped is, or will be, known to brokers."""
     least_retention_bytes: int = 0
     """As in the situation that it was judged by."""
@@ -286,11 +286,11 @@ def changed(
     *,
     least_retention_bytes: int = 0,
     kafka_configs: str = "kafka-configs.sh",
-) -> Stop | None:
+) -> StopAt | None:
     """Return what in the topic's current state forbids ``offset``; the rest is of the decision (``Situation``)."""
     facts = None if topic is None else topic.partitions.get(partition.partition)
     if topic is None or facts is None:
-        return Stop(StopReason.TOPIC_UNKNOWN, offset, "the cluster has no such partition")
+        return StopAt(StopReason.TOPIC_UNKNOWN, offset, "the cluster has no such partition")
     ids = f"the topic's id is {topic.topic_id}, what was shipped is of {partition.id}"
     reasons = {
         StopReason.TOPIC_ID_DIFFERS: ids if topic.topic_id != partition.id else None,
@@ -303,13 +303,13 @@ def changed(
         if facts.leader == leader
         else f"{_who(facts.leader)} leads, and {_who(leader)} led when it was judged",
     }
-    stop = next((Stop(reason, offset, detail) for reason, detail in reasons.items() if detail is not None), None)
+    stop = next((StopAt(reason, offset, detail) for reason, detail in reasons.items() if detail is not None), None)
     if stop is None and 0 <= topic.retention_bytes < least_retention_bytes:
         return _retention_at_risk(topic, offset, least_retention_bytes, kafka_configs)
     return stop
 
 
-def _retention_at_risk(topic: TopicFacts, offset: int, least: int, kafka_configs: str) -> Stop:
+def _retention_at_risk(topic: TopicFacts, offset: int, least: int, kafka_configs: str) -> StopAt:
     """Return the stop with the commands that take the limit away, and put it back."""
     limits = {"retention.bytes": "-1", "local.retention.bytes": "-2"}
     now = {name: topic.settings[name] for name in limits if name in topic.settings}
@@ -334,7 +334,7 @@ def _retention_at_risk(topic: TopicFacts, offset: int, least: int, kafka_configs
         f"before: `{alter} --add-config {','.join(f'{name}={value}' for name, value in without.items())}`; after"
         f" `resnap announce` says that leaders count what was announced: `{alter} {back}`"
     )
-    return Stop(StopReason.RETENTION_AT_RISK, offset, detail, commands)
+    return StopAt(StopReason.RETENTION_AT_RISK, offset, detail, commands)
 
 
 def _who(leader: int | None) -> str:
@@ -346,7 +346,7 @@ def epochs_of(manifests: Iterable[Announceable]) -> set[int]:
     return {entry.epoch for manifest in manifests for entry in manifest.leader_epochs}
 
 
-def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation) -> Stop | None:
+def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation) -> StopAt | None:
     """Return why the whole partition cannot be announced."""
     there, poison, lost = situation.partition, situation.poison_at, situation.lost
     stop = changed(
@@ -359,13 +359,13 @@ def _of_partition(partition: TopicIdPartition, offset: int, situation: Situation
     )
     if stop is None and poison is not None:
         detail = f"the metadata topic has a record at offset {poison} that no broker can read"
-        return Stop(StopReason.POISONED, offset, detail)
+        return StopAt(StopReason.POISONED, offset, detail)
     if stop is None and lost is not None:
-        return Stop(StopReason.OTHER_STORE, offset, f"brokers read {lost}, which is not there")
+        return StopAt(StopReason.OTHER_STORE, offset, f"brokers read {lost}, which is not there")
     return stop
 
 
-def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Announceable], Stop | None]:
+def _chain(left: Sequence[Announceable], situation: Situation) -> tuple[list[Announceable], StopAt | None]:
     """Return the segments that follow what brokers know without a gap, and why they end."""
     chosen: list[Announceable] = []
     is_new = situation.cache is None or situation.cache.end_offset is None
@@ -395,15 +395,15 @@ def _way(left: Sequence[Announceable], reached: int | None) -> list[Announceable
     return chain_of(sorted(above if follows else left, key=attrgetter("created_at_ms", "id")))
 
 
-def _contradictions(chain: Sequence[Announceable], left: Iterable[Announceable]) -> dict[int, Stop]:
+def _contradictions(chain: Sequence[Announceable], left: Iterable[Announceable]) -> dict[int, StopAt]:
     """Return the segments of ``chain``, by base offset, that have others with the same offsets from another leader."""
-    found: dict[int, Stop] = {}
+    found: dict[int, StopAt] = {}
     for other in left:
         first = max(bisect_right(chain, other.base_offset, key=attrgetter("base_offset")) - 1, 0)
         for one in takewhile(lambda one: one.base_offset < other.next_base_offset, islice(chain, first, None)):  # noqa: B023
             if not is_one_lineage(one, other):
                 what = f"[{other.base_offset}, {other.next_base_offset}) was shipped, too, with other leader epochs"
-                found[one.base_offset] = Stop(StopReason.LINEAGE_DIFFERS, one.base_offset, what)
+                found[one.base_offset] = StopAt(StopReason.LINEAGE_DIFFERS, one.base_offset, what)
     return found
 
 
@@ -423,31 +423,31 @@ def _next_offset(situation: Situation) -> int | None:
     return situation.partition.log_start_offset
 
 
-def _of_place(one: Announceable, start: int, *, is_first: bool) -> Stop | None:
+def _of_place(one: Announceable, start: int, *, is_first: bool) -> StopAt | None:
     """Return why a segment cannot follow ``start``; the log may start inside the first one."""
     span = f"[{one.base_offset}, {one.next_base_offset})"
     if one.base_offset > start:
         what = "the log starts" if is_first else "what brokers know ends"
-        return Stop(StopReason.GAP, one.base_offset, f"{what} at {start}, and the next segment is {span}")
+        return StopAt(StopReason.GAP, one.base_offset, f"{what} at {start}, and the next segment is {span}")
     if one.base_offset < start and not (is_first and start < one.next_base_offset):
-        return Stop(StopReason.OVERLAP, one.base_offset, f"{span} begins below {start}")
+        return StopAt(StopReason.OVERLAP, one.base_offset, f"{span} begins below {start}")
     return None
 
 
-def _of_segment(one: Announceable, situation: Situation) -> Stop | None:
+def _of_segment(one: Announceable, situation: Situation) -> StopAt | None:
     facts = situation.partition
     stable = facts.last_stable_offset if facts is not None else None
     if stable is not None and one.next_base_offset > stable:
         detail = f"it ends at {one.next_base_offset}, the last stable offset is {stable}"
-        return Stop(StopReason.ABOVE_LAST_STABLE_OFFSET, one.base_offset, detail)
+        return StopAt(StopReason.ABOVE_LAST_STABLE_OFFSET, one.base_offset, detail)
     if not one.leader_epochs or one.max_timestamp_ms is None or one.log_bytes > _MAX_INT32:
-        return Stop(StopReason.NOT_SAYABLE, one.base_offset, "no leader epoch, no timestamp, or over 2 GiB")
+        return StopAt(StopReason.NOT_SAYABLE, one.base_offset, "no leader epoch, no timestamp, or over 2 GiB")
     if one.misplaced is not None:
-        return Stop(StopReason.OTHER_LAYOUT, one.base_offset, one.misplaced)
+        return StopAt(StopReason.OTHER_LAYOUT, one.base_offset, one.misplaced)
     return None
 
 
-def _of_lineage(neighbours: Sequence[Announceable], situation: Situation) -> Stop | None:
+def _of_lineage(neighbours: Sequence[Announceable], situation: Situation) -> StopAt | None:
     """Compare the leader epochs of the last of ``neighbours``, and the seam to the previous one, with the leader's."""
     one = neighbours[-1]
     begun = [entry for manifest in neighbours for entry in manifest.leader_epochs]
@@ -459,5 +459,5 @@ def _of_lineage(neighbours: Sequence[Announceable], situation: Situation) -> Sto
         goes_on = end.end_offset >= here if following is None else end.end_offset == here
         if end.epoch != entry.epoch or not goes_on:
             detail = f"leader epoch {entry.epoch} ends at {here} here, and at {end.end_offset} on the leader"
-            return Stop(StopReason.LINEAGE_DIFFERS, one.base_offset, detail)
+            return StopAt(StopReason.LINEAGE_DIFFERS, one.base_offset, detail)
     return None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.tiering.remote_log.metadata_cache import (
-        Deletion,
+        BegunDeletion,
         RemoteLogMetadata,
         RemoteLogMetadataCache,
         RemoteSegment,
@@ -240,7 +240,7 @@ class PartitionComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RemoteComparison:
     """All partitions in the metadata."""
 
     partitions: tuple[PartitionComparison, ...]
@@ -286,7 +286,7 @@ def compare(
     on_leaders: Mapping[TopicIdPartition, Waiting] | None = None,
     overdue_from_ms: int,
     settings: Mapping[str, Mapping[str, str]] | None = None,
-) -> Comparison:
+) -> RemoteComparison:
     """Return ``metadata`` compared with the directories ``local`` and with a store, if one was listed.
 
     Args:
@@ -329,12 +329,12 @@ def compare(
         for one in metadata.poison
     )
     others = sum(map(len, by_partition.values()))
-    return Comparison(partitions=tuple(partitions), poison=tuple(poison), other_objects=others)
+    return RemoteComparison(partitions=tuple(partitions), poison=tuple(poison), other_objects=others)
 
 
 def deleted_within_retention(
-    deletions: tuple[Deletion, ...], cache: RemoteLogMetadataCache, settings: Mapping[str, str]
-) -> Iterator[Deletion]:
+    deletions: tuple[BegunDeletion, ...], cache: RemoteLogMetadataCache, settings: Mapping[str, str]
+) -> Iterator[BegunDeletion]:
     """Yield the deletions that neither size nor time called for, of a topic with ``retention.bytes``."""
     limit, keeps_ms = int(settings.get("retention.bytes", "-1")), int(settings.get("retention.ms", "-1"))
     if limit < 0 or cache.delete_state is not None:

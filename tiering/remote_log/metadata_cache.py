@@ -72,7 +72,7 @@ class RemoteSegment:
             yield epoch.leader_epoch, epoch.offset, end
 
 
-class Deletion(NamedTuple):
+class BegunDeletion(NamedTuple):
     """A finished segment whose deletion began."""
 
     segment: RemoteSegment
@@ -99,7 +99,7 @@ class RemoteLogMetadataCache:
     """Records that brokers skip: of unknown segments, or out of order."""
     delete_state: PartitionDeleteState | None
     """State of the deletion of the whole partition."""
-    deletions: tuple[Deletion, ...] = ()
+    deletions: tuple[BegunDeletion, ...] = ()
     """All deletions of finished segments that the records name, in their order."""
     deleted: Mapping[str, int] = field(default_factory=dict)
     """The time of the last record of each deleted segment, by its id."""
@@ -241,7 +241,7 @@ class _CacheBuilder:
         self._dropped = 0
         self._delete_state: PartitionDeleteState | None = None
         self._finished_bytes = 0
-        self._deletions: list[Deletion] = []
+        self._deletions: list[BegunDeletion] = []
         self._deleted: dict[str, int] = {}
 
     def begin(self, record: RemoteLogSegmentMetadataRecord, begun_at: int) -> None:
@@ -298,7 +298,7 @@ class _CacheBuilder:
         if state is _FINISHED and known.state is not _FINISHED:
             self._finished_bytes += known.size_bytes
         elif state is _DELETING and known.state is _FINISHED:
-            self._deletions.append(Deletion(known, at_ms, self._finished_bytes, self._last_begun_at))
+            self._deletions.append(BegunDeletion(known, at_ms, self._finished_bytes, self._last_begun_at))
             self._finished_bytes -= known.size_bytes
 
     def delete(self, state: PartitionDeleteState, at_ms: int) -> None:

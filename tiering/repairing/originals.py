@@ -40,7 +40,7 @@ _DAMAGED: Final = "record of a repair"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ObjectChange:
     """The replacement of one object; a manifest counts without a claim."""
 
     key: str
@@ -51,7 +51,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Replacements:
     """The replacements in one segment."""
 
     manifest_key: str
@@ -61,7 +61,7 @@ class Record:
     topic: str
     partition: int
     base_offset: int
-    changes: tuple[Change, ...]
+    changes: tuple[ObjectChange, ...]
     """In the order in which they are made."""
 
 
@@ -121,13 +121,13 @@ def named_by_records(store: ObjectStore, found: Iterable[Folder]) -> frozenset[s
     return frozenset(keys)
 
 
-def write_record(record: Record) -> bytes:
+def write_record(record: Replacements) -> bytes:
     """Return the object that holds ``record``."""
     values = asdict(record)
     return json.dumps({"version": _VERSION, "record": values, "crc32c": _checksum(values)}).encode()
 
 
-def read_record(store: ObjectStore, folder: str) -> Record:
+def read_record(store: ObjectStore, folder: str) -> Replacements:
     """Return the record in ``folder``.
 
     Raises:
@@ -144,7 +144,7 @@ def read_record(store: ObjectStore, folder: str) -> Record:
         version = values["version"]
         if values["version"] == _VERSION and values["crc32c"] == _checksum(values["record"]):
             fields = values["record"]
-            return Record(**fields | {"changes": tuple(_change(change) for change in fields["changes"])})
+            return Replacements(**fields | {"changes": tuple(_change(change) for change in fields["changes"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
     with in_file(f"{store.url}/{key}"):
@@ -207,9 +207,9 @@ def runs(found: Iterable[Folder]) -> Iterator[str]:
     yield from dict.fromkeys(folder.run for folder in found)
 
 
-def _change(values: Any) -> Change:  # noqa: ANN401 - JSON
+def _change(values: Any) -> ObjectChange:  # noqa: ANN401 - JSON
     old = None if values["old"] is None else FileDigest(**values["old"])
-    return Change(values["key"], old, FileDigest(**values["new"]))
+    return ObjectChange(values["key"], old, FileDigest(**values["new"]))
 
 
 def _checksum(values: Any) -> str:  # noqa: ANN401 - JSON

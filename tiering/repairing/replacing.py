@@ -37,7 +37,7 @@ from resnap.tiering.repairing.originals import (
     RECORD,
     REPAIRED,
     UNDONE,
-    Change,
+    ObjectChange,
     Version,
     current,
     folders_in,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.layouts.segments import Rewritten
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.repairing.originals import Record
+    from resnap.tiering.repairing.originals import Replacements
 
 
 class NotUndoneError(VerificationError):
@@ -90,7 +90,7 @@ class Versions:
 class _Original(NamedTuple):
     """An object that is put back, as it is now and as it was."""
 
-    change: Change
+    change: ObjectChange
     now: Version
     body: bytes | None
     """None where there was none."""
@@ -119,7 +119,7 @@ class Replacer:
     _torn: set[str] = field(default_factory=set)
     """Keys of what has just come back as other bytes than were written: what is there is not used."""
 
-    def replace(self, record: Record, rewritten: Rewritten, versions: Versions) -> Record | None:
+    def replace(self, record: Replacements, rewritten: Rewritten, versions: Versions) -> Replacements | None:
         """Write the objects in ``rewritten`` of a segment, and return what was replaced; None if nothing changes.
 
         ``record`` names the segment; its changes are filled in here.
@@ -140,7 +140,7 @@ class Replacer:
         if (manifest := found.get(key)) is not None:
             found[key] = without_claim(manifest)
         changes = [
-            Change(key, Version(found[key], None).digest, FileDigest.of(body)) for key, body in (*stays, *writes)
+            ObjectChange(key, Version(found[key], None).digest, FileDigest.of(body)) for key, body in (*stays, *writes)
         ]
         folder = f"{REPAIRED}/{self.run}/{next(self._numbers):08d}"
         record = replace(record, changes=tuple(changes))
@@ -166,7 +166,7 @@ class Replacer:
         self._put(f"{folder}/{DONE}", b"")
         return record
 
-    def _makes_visible(self, record: Record) -> Version:
+    def _makes_visible(self, record: Replacements) -> Version:
         """Return what makes a segment visible; without its bytes where they stay, since that can be a whole log."""
         if any(change.key == record.manifest_key for change in record.changes):
             return current(self.store, record.manifest_key)
@@ -175,7 +175,7 @@ class Replacer:
         except ObjectNotFoundError:
             return Version(None, None)
 
-    def _check_free(self, record: Record, versions: Versions) -> None:
+    def _check_free(self, record: Replacements, versions: Versions) -> None:
         """Check that the segment exists, and no run is changing it; a claim that no record explains has come late."""
         key = record.manifest_key
         found = self._makes_visible(record)
@@ -187,7 +187,7 @@ class Replacer:
             if key in named_by_records(self.store, unfinished):
                 raise _taken_error(key)
 
-    def _take(self, folder: str, record: Record, claim: bytes | None, versions: Versions) -> Version:
+    def _take(self, folder: str, record: Replacements, claim: bytes | None, versions: Versions) -> Version:
         """Claim the manifest, if there is one, and check that ``folder`` is whole, and nobody puts it back."""
         key = record.manifest_key
         held = Version(None, None) if claim is None else self._write(key, claim, versions.of(key))
@@ -197,7 +197,7 @@ class Replacer:
             raise _taken_error(key)
         return held
 
-    def put_back(self, folder: str, record: Record) -> None:
+    def put_back(self, folder: str, record: Replacements) -> None:
         """Restore the originals in ``folder``, last change first, and delete the folder.
 
         Raises:
@@ -225,7 +225,7 @@ class Replacer:
         except (ObjectChangedError, ObjectExistsError) as error:
             raise _taken_error(key) from error
 
-    def _restore_claimed(self, folder: str, record: Record, manifest: bytes, found: Version) -> None:
+    def _restore_claimed(self, folder: str, record: Replacements, manifest: bytes, found: Version) -> None:
         key = record.manifest_key
         held = self._write(key, claim_of(manifest), found)
         try:
@@ -240,7 +240,7 @@ class Replacer:
             raise
         self._restore(folder, back, _Manifest(key, original, held))
 
-    def _manifest(self, folder: str, number: int, change: Change, found: Version) -> bytes | None:
+    def _manifest(self, folder: str, number: int, change: ObjectChange, found: Version) -> bytes | None:
         """Return the manifest that is there, or must be; None if what ``folder`` records was never done, or is undone.
 
         Raises:
@@ -257,7 +257,7 @@ class Replacer:
             return None
         raise _changed_error(change, f"{folder}/{number}")
 
-    def _to_restore(self, folder: str, record: Record) -> list[_Original]:
+    def _to_restore(self, folder: str, record: Replacements) -> list[_Original]:
         """Return the objects to write, without the manifest: also those that are unchanged, and could yet be changed.
 
         Raises:
@@ -300,7 +300,7 @@ class Replacer:
             self.hold_lease()
             self.store.delete(one.change.key)
 
-    def drop(self, folder: str, record: Record) -> None:
+    def drop(self, folder: str, record: Replacements) -> None:
         """Delete ``folder``, after whatever may be putting its originals back was kept from it.
 
         Raises:
@@ -330,7 +330,7 @@ class Replacer:
     def _names(self, folder: str) -> frozenset[str]:
         return frozenset(info.key.rpartition("/")[2] for info in self.store.list(f"{folder}/"))
 
-    def _original(self, folder: str, number: int, change: Change) -> bytes | None:
+    def _original(self, folder: str, number: int, change: ObjectChange) -> bytes | None:
         if change.old is None:
             return None
         try:
@@ -377,7 +377,7 @@ def _is_gone(manifest: Version) -> bool:
     return manifest.body is None or manifest.body == TOMBSTONE
 
 
-def _replaceable_names(record: Record) -> frozenset[str]:
+def _replaceable_names(record: Replacements) -> frozenset[str]:
     """Return the names in a folder whose replacements may begin."""
     return frozenset({RECORD, *(str(number) for number, change in enumerate(record.changes) if change.old is not None)})
 
@@ -387,7 +387,7 @@ def _taken_error(key: str) -> LockedError:
                        hint="run again once it is done: what a killed run has left is put back first")  # fmt: skip
 
 
-def _is_to_be_put_back(change: Change, now: Version, original: str) -> bool:
+def _is_to_be_put_back(change: ObjectChange, now: Version, original: str) -> bool:
     """Whether an object must be restored; False if it is the original.
 
     Raises:
@@ -403,6 +403,6 @@ def _is_to_be_put_back(change: Change, now: Version, original: str) -> bool:
     raise _changed_error(change, original)
 
 
-def _changed_error(change: Change, original: str) -> NotUndoneError:
+def _changed_error(change: ObjectChange, original: str) -> NotUndoneError:
     return NotUndoneError(f"{change.key} has changed since: undo first what was repaired later",
                           hint=f"undo later runs first; the original lies in {original}")  # fmt: skip

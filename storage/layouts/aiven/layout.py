@@ -42,11 +42,11 @@ from resnap.storage.layouts.aiven.manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.aiven.members import INDEX_NAMES, StoredSegment, origin_key, place_of_origin
+from resnap.storage.layouts.aiven.members import INDEX_NAMES, SegmentDecoder, origin_key, place_of_origin
 from resnap.storage.layouts.aiven.opening import forget_segments
 from resnap.storage.layouts.aiven.pieces import (
+    ChunkedLog,
     ListedSizes,
-    StoredLog,
     is_compressed_already,
     plain_chunks,
     stored_log,
@@ -98,7 +98,7 @@ _IS_EMPTY: Final = "txnIdxEmpty"
 class _Contents(NamedTuple):
     """The bodies of a segment's objects."""
 
-    log: StoredLog
+    log: ChunkedLog
     indexes: bytes
     ranges: dict[str, IndexRange | None]
     encryption: Encryption | None
@@ -335,14 +335,14 @@ def _contents(segment: NewSegment, form: SegmentForm) -> _Contents:
     return _Contents(_stored_log(files[ObjectKind.LOG], form, cipher), *_stored_indexes(files, cipher), encryption)
 
 
-def _stored_log(log: SegmentFile, form: SegmentForm, cipher: SegmentCipher | None) -> StoredLog:
+def _stored_log(log: SegmentFile, form: SegmentForm, cipher: SegmentCipher | None) -> ChunkedLog:
     compresses = form.compression == "zstd" or (
         form.compression == "heuristic" and not is_compressed_already(log.open_body)
     )
     if compresses or cipher is not None:
         return stored_log(log, form.chunk_size, is_compressed=compresses, cipher=cipher)
     chunks = plain_chunks(log.size_bytes, form.chunk_size)
-    return StoredLog(chunks=chunks, open_body=log.open_body, size_bytes=log.size_bytes, crc32c=log.crc32c)
+    return ChunkedLog(chunks=chunks, open_body=log.open_body, size_bytes=log.size_bytes, crc32c=log.crc32c)
 
 
 def _stored_indexes(
@@ -414,7 +414,7 @@ def with_indexes(
     found = read_manifest(manifest)
     if len(indexes) < found.indexes.end:
         raise FormatError("indexes", position=0, expected=f"{found.indexes.end} bytes or more", found=len(indexes))
-    segment, stored = StoredSegment.of(found, keys), indexes
+    segment, stored = SegmentDecoder.of(found, keys), indexes
     cipher = segment.cipher
     new = {kind: body for kind, body in bodies.items() if _stored_index(segment, stored, kind) != body}
     if not new:
@@ -435,7 +435,7 @@ def with_indexes(
     return indexes, written
 
 
-def _stored_index(segment: StoredSegment, indexes: bytes, kind: ObjectKind) -> bytes | None:
+def _stored_index(segment: SegmentDecoder, indexes: bytes, kind: ObjectKind) -> bytes | None:
     """Return an index as it is stored, empty if there is none; None if it is damaged."""
     place = segment.index_range(kind)
     try:
@@ -451,7 +451,7 @@ def _say_whether_empty(metadata: Any, kind: ObjectKind, *, is_empty: bool) -> No
 
 def _check(manifest: bytes, indexes: bytes, bodies: Mapping[ObjectKind, bytes], keys: KeyRing) -> None:
     """Check that a reader of ``manifest`` finds ``bodies``: a segment whose manifest cannot be read is lost."""
-    segment = StoredSegment.of(read_manifest(manifest), keys)
+    segment = SegmentDecoder.of(read_manifest(manifest), keys)
     for kind, body in bodies.items():
         if _stored_index(segment, indexes, kind) != body:
             raise VerificationError(f"the {INDEX_NAMES[kind]} that was stored is read as another one")

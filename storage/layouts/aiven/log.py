@@ -59,7 +59,7 @@ REMEDY: Final = (
 _URL_OF_ONE: Final = "<URL>/<topic>-<topic id>"
 
 
-class CopiedSegment(NamedTuple):
+class AivenSegment(NamedTuple):
     """A segment that a manifest makes visible."""
 
     place: AivenKey
@@ -80,7 +80,7 @@ class CopiedSegment(NamedTuple):
                 yield key, size, found
 
 
-def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
+def copied_segment(place: AivenKey, data: bytes) -> AivenSegment:
     """Return the segment at ``place`` as its manifest describes it.
 
     Raises:
@@ -115,7 +115,7 @@ def copied_segment(place: AivenKey, data: bytes) -> CopiedSegment:
         remote_id=metadata.segment_id,
         made=(metadata.event_timestamp_ms, metadata.segment_id),
     )
-    return CopiedSegment(place, manifest, facts)
+    return AivenSegment(place, manifest, facts)
 
 
 def copied_log_dir(
@@ -191,7 +191,7 @@ def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) 
     return found._replace(topic_partition=topic_partition, segment=log_segment(root, infos, segment))
 
 
-def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment: CopiedSegment) -> None:
+def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment: AivenSegment) -> None:
     """Check that the other two objects exist and are as long as the manifest says."""
     of = segment.facts
     for key, size, found in segment.unfit(infos):
@@ -230,7 +230,7 @@ def _chain(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> l
     return [newest[offsets] for offsets in sorted(newest)]
 
 
-def log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], copied: CopiedSegment) -> LogSegment:
+def log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], copied: AivenSegment) -> LogSegment:
     """Return the segment as part of a log dir at ``root``; all its objects are in ``infos``."""
     facts, stem = copied.facts, f"{root}/{copied.place.key.removesuffix(f'.{MANIFEST}')}"
     log, indexes = infos[copied.place.beside(LOG)], infos[copied.place.beside(INDEXES)]
@@ -295,7 +295,7 @@ class AivenListing:
         with in_file(key):
             return read_origin(self.store.get(key))
 
-    def _files(self, found: CopiedSegment, facts: ManifestFacts) -> SegmentFiles:
+    def _files(self, found: AivenSegment, facts: ManifestFacts) -> SegmentFiles:
         segment = log_segment(StorePath(self.store.url), self.infos, found).segment
         return SegmentFiles(
             segment, segment.sibling(ObjectKind.SNAPSHOT), segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT), facts

@@ -219,7 +219,7 @@ class _Reader(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredSegment:
+class SegmentDecoder:
     """Decodes the stored pieces of a segment."""
 
     manifest: AivenManifest
@@ -227,7 +227,7 @@ class StoredSegment:
     """None where nothing is encrypted."""
 
     @classmethod
-    def of(cls, manifest: AivenManifest, keys: KeyRing) -> StoredSegment:
+    def of(cls, manifest: AivenManifest, keys: KeyRing) -> SegmentDecoder:
         """Return the segment of ``manifest``, with the cipher that decrypts it.
 
         Raises:
@@ -299,7 +299,7 @@ def index_size(manifest: AivenManifest, suffix: str) -> int | None:
 class ChunkedReader:
     """Reads a segment of compressed or encrypted chunks by position; for one thread only."""
 
-    def __init__(self, segment: StoredSegment, stored: _Reader, locator: str) -> None:
+    def __init__(self, segment: SegmentDecoder, stored: _Reader, locator: str) -> None:
         self.locator = locator
         self.size_bytes = segment.manifest.chunks.file_size
         self._segment, self._stored = segment, stored

@@ -23,7 +23,7 @@ from resnap.storage.layouts.aiven.members import (
     LOG_FILE,
     MANIFEST,
     Member,
-    StoredSegment,
+    SegmentDecoder,
     index_size,
     member_of,
     parse_key,
@@ -123,7 +123,7 @@ def member_meant(opener: Opener, locator: str) -> Member | None:
     return Member(stem, LOG_FILE)
 
 
-def stored_segment(opener: Opener, stem: str) -> StoredSegment:
+def stored_segment(opener: Opener, stem: str) -> SegmentDecoder:
     """Return how the segment is stored whose object locators begin with ``stem``.
 
     Raises:
@@ -149,13 +149,13 @@ def forget_segments() -> None:
 
 
 @lru_cache(maxsize=256)
-def _segment(stem: str, opener: Opener, process: int, minute: int) -> StoredSegment:  # noqa: ARG001 - as said below
+def _segment(stem: str, opener: Opener, process: int, minute: int) -> SegmentDecoder:  # noqa: ARG001 - as said below
     """Return the manifest, cached for a minute; a forked process reads it again."""
     locator = f"{stem}.{MANIFEST}"
     with in_file(locator):
         manifest = read_manifest(opener.read(locator))
     try:
-        return StoredSegment.of(manifest, opener.keys)
+        return SegmentDecoder.of(manifest, opener.keys)
     except ConfigurationError as error:
         raise type(error)(f"{locator}: {error}", hint=error.hint) from error
 

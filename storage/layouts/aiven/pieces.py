@@ -287,7 +287,7 @@ def original_piece(piece: bytes, size: int | None, *, is_compressed: bool, ciphe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoredLog:
+class ChunkedLog:
     """Length, checksums and chunks of a ``.log`` object before it is stored."""
 
     chunks: ChunkIndex
@@ -296,7 +296,7 @@ class StoredLog:
     crc32c: int
 
 
-def stored_log(log: SegmentFile, chunk_size: int, *, is_compressed: bool, cipher: SegmentCipher | None) -> StoredLog:
+def stored_log(log: SegmentFile, chunk_size: int, *, is_compressed: bool, cipher: SegmentCipher | None) -> ChunkedLog:
     """Read the segment ``log``, and return the ``.log`` object that it becomes.
 
     Raises:
@@ -318,7 +318,7 @@ def stored_log(log: SegmentFile, chunk_size: int, *, is_compressed: bool, cipher
         raise VerificationError(f"the log has the CRC-32C {original:08x} where it had {log.crc32c:08x}",
                                 hint="run again")  # fmt: skip
     stored = ListedSizes(tuple(sizes)) if is_compressed else _fixed_sizes(sizes, chunk_size, cipher)
-    return StoredLog(
+    return ChunkedLog(
         chunks=ChunkIndex(chunk_size, log.size_bytes, stored),
         open_body=lambda: io.BufferedReader(_Pieces(piece for _, piece in pieces()), _BUFFER_BYTES),
         size_bytes=sum(sizes),

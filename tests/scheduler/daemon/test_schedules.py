@@ -12,8 +12,7 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock, milliseconds
 from resnap.scheduler.runs.run import Run, RunRequest, RunState
-from resnap.scheduler.service.cron import cron_trigger
-from resnap.scheduler.service.schedules import Schedules, trigger_of
+from resnap.scheduler.service.schedules import Schedules, cron_trigger, trigger_of
 from resnap.scheduler.settings.service import ScheduleSpec
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError

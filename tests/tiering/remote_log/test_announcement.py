@@ -19,7 +19,7 @@ from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
 from resnap.tiering.remote_log.announcement import (
     UNLIMITED,
     Situation,
-    Stop,
+    StopAt,
     StopReason,
     announceable,
     changed,
@@ -113,7 +113,7 @@ def spans(manifests: Iterable[Announceable]) -> list[tuple[int, int]]:
     return [(manifest.base_offset, manifest.next_base_offset) for manifest in manifests]
 
 
-def stop_of(*manifests: Announceable, **changes: Any) -> Stop:
+def stop_of(*manifests: Announceable, **changes: Any) -> StopAt:
     found = judge(PARTITION, manifests, situation(**changes))
     assert found.stop is not None
     return found.stop
