@@ -25,6 +25,7 @@ from resnap.tiering.judging.known_faults import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.judging.known_faults import MetFault
@@ -70,9 +71,9 @@ def releases_of(version: str | None, metadata: ClusterMetadata | None, cluster: 
 def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int, sources: Sources, expiration_ms: int) -> Facts:
     """Return what is known of the partitions of one topic; ``log_dirs`` is how many its broker has.
 
-    A snapshot is read only if it has more producers than some releases read.
+    A snapshot is read only if it has more producers than some releases read. The size of a log is not known where a
+    part of it is in remote storage that is not read.
     """
-    live = next((partition.live for partition in partitions), None)
     directories = [partition.inventory.partition for partition in partitions]
     newest = max(
         (directory.snapshots[-1] for directory in directories if directory.snapshots),
@@ -84,8 +85,8 @@ def facts_of(partitions: Sequence[SelectedPartition], log_dirs: int, sources: So
     if newest is not None and entries is not None:
         expired_ms = excess_expired_ms(newest.path, entries, sources, expiration_ms)
     return Facts(
-        retention_bytes=None if live is None else live.retention_bytes,
-        partition_bytes=tuple(sum(segment.size_bytes for segment in directory.segments) for directory in directories),
+        retention_bytes=next((partition.retention_bytes for partition in partitions), None),
+        log_bytes=tuple(map(_log_bytes, directories)) if all(map(_is_whole, directories)) else None,
         log_dirs=log_dirs,
         entries=entries,
         expired_ms=expired_ms,
@@ -107,16 +108,33 @@ def excess_expired_ms(snapshot: str, entries: int, sources: Sources, expiration_
 
 def faults_of(
     selected: SelectedPartition,
-    releases: Callable[[], Sequence[Release]],
+    releases: Callable[[], BrokerReleases],
     log_dirs: int,
     sources: Sources,
     expiration_ms: int,
-) -> tuple[MetFault, ...]:
-    """Return the known faults that one partition meets; ``releases`` are asked for only if it may meet one."""
+) -> tuple[MetFault, ...] | None:
+    """Return the known faults that one partition meets; None if it may meet one, and no broker's release is known.
+
+    ``releases`` are asked for only if it may meet one.
+    """
     facts = replace(
         facts_of([selected], log_dirs, sources, expiration_ms), lacks_snapshots=bool(selected.inventory.lost)
     )
-    return tuple(fault for fault in met_faults(releases(), facts) if fault.met) if may_meet(facts) else ()
+    if not may_meet(facts):
+        return ()
+    known = releases().known
+    return tuple(fault for fault in met_faults(known, facts) if fault.met) if known else None
+
+
+def _log_bytes(directory: PartitionDir) -> tuple[int, int]:
+    """Return the size of a log, and of what of it is on a disk."""
+    local = sum(segment.size_bytes for segment in directory.segments if directory.is_local(segment.base_offset))
+    return sum(segment.size_bytes for segment in directory.segments), local
+
+
+def _is_whole(directory: PartitionDir) -> bool:
+    """Return whether the log is there from its start on."""
+    return not directory.segments or directory.segments[0].base_offset <= directory.log_start_offset
 
 
 def destination_releases(version: str | None, log_dir: str, broker_id: int | None) -> tuple[Release, ...]:

@@ -23,6 +23,7 @@ from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.cluster.facts import with_facts
 from resnap.tiering.controller.metadata.cluster import (
     CLEANUP_POLICY,
+    RETENTION_BYTES,
     RETENTION_MS,
     ClusterMetadata,
     find_metadata_log,
@@ -153,6 +154,8 @@ class SelectedPartition:
     """Reads in the log dirs' part of ``__remote_log_metadata`` which offset is the first that is not tiered."""
     retention_ms: int | None = None
     """``retention.ms`` of the topic, -1 for no limit; None where neither the cluster nor a metadata log has it."""
+    retention_bytes: int | None = None
+    """``retention.bytes``, likewise."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -281,13 +284,14 @@ def _select(scope: Scope, sources: Sources, progress: Progress) -> Selection:
         problems += inventory.problems
         for found in inventory.partitions:
             topic = found.partition.topic_partition.topic
-            kept = settings.get(topic, {}).get(RETENTION_MS)
+            of_topic = settings.get(topic, {})
             selected = SelectedPartition(
                 inventory=found,
                 log_dir=whole,
                 live=None if facts is None else facts.topics.get(topic),
                 remote_end=partial(_remote_end, known, found.partition, sources),
-                retention_ms=None if kept is None else int(kept),
+                retention_ms=_number(of_topic.get(RETENTION_MS)),
+                retention_bytes=_number(of_topic.get(RETENTION_BYTES)),
             )
             _add(partitions, selected)
     if not partitions and not problems:
@@ -303,6 +307,10 @@ def _select(scope: Scope, sources: Sources, progress: Progress) -> Selection:
         incomplete=tuple(one for log_dir, _ in opened for one in log_dir.incomplete),
         log_dirs=tuple(log_dir for log_dir, _ in opened),
     )
+
+
+def _number(value: str | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _readable(

@@ -13,15 +13,22 @@ from resnap.scheduler.settings.running_cluster import connect
 from resnap.storage.errors import ResnapError
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.broker_releases import excess_expired_ms, releases_of
-from resnap.tiering.judging.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES, PAGE, unreadable_snapshot
+from resnap.tiering.judging.known_faults import (
+    MANY_ENTRIES,
+    MOST_READABLE_ENTRIES,
+    PAGE,
+    SNAPSHOT_TOO_LARGE,
+    known_fault,
+    unreadable_snapshot,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resnap.scheduler.settings.settings import Settings
-    from resnap.storage.kafka_release import Release
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.files import Sources
+    from resnap.tiering.broker_releases import BrokerReleases
 
 
 @dataclass(slots=True)
@@ -33,7 +40,7 @@ class LargeStates:
     sources: Sources = PLAIN
     """Reads the snapshots."""
     _said: set[TopicPartition] = field(default_factory=set)
-    _releases: tuple[Release, ...] | None = None
+    _releases: BrokerReleases | None = None
 
     def look(self, topic_partition: TopicPartition, offset: int, entries: int, path: str | None = None) -> None:
         """Warn, once for each partition, where the snapshot at ``offset``, which may be at ``path``, has many."""
@@ -46,23 +53,24 @@ class LargeStates:
         """Return what brokers do to a snapshot of many producers, and until when, if it is at ``path``."""
         expiration_ms = self.settings.expiration_ms
         until_ms = None if path is None else excess_expired_ms(path, entries, self.sources, expiration_ms)
-        unreadable = unreadable_snapshot(entries, self.releases(), until_ms)
+        unreadable = unreadable_snapshot(entries, self.releases().of_all, until_ms)
         if unreadable is not None:
             return f"{snapshot} would be deleted by a broker that loads it: {unreadable} (see {PAGE})"
         from_here = "" if entries > MOST_READABLE_ENTRIES else f"at more than {MOST_READABLE_ENTRIES:,}, "
-        what = f"{from_here}brokers of 4.2.2 and 4.4.0 delete the snapshot and lose the state (see {PAGE})"
+        brokers = " and ".join(map(str, known_fault(SNAPSHOT_TOO_LARGE).releases))
+        what = f"{from_here}brokers of {brokers} delete the snapshot and lose the state (see {PAGE})"
         return f"{snapshot} has {entries:,} producers: {what}"
 
-    def releases(self) -> tuple[Release, ...]:
-        """Return the releases of the brokers; asked for only once a partition has many producers."""
+    def releases(self) -> BrokerReleases:
+        """Return the releases of the brokers; asked for only once."""
         if self._releases is None:
             self._releases = self._known()
         return self._releases
 
-    def _known(self) -> tuple[Release, ...]:
+    def _known(self) -> BrokerReleases:
         settings = self.settings
         if settings.bootstrap_server is not None:
             shared = settings.shared_cluster
             with suppress(ResnapError), connect(settings.bootstrap_server, settings.command_config, shared) as cluster:
-                return releases_of(settings.kafka_version, settings.metadata, cluster).of_all
-        return releases_of(settings.kafka_version, settings.metadata, None).of_all
+                return releases_of(settings.kafka_version, settings.metadata, cluster)
+        return releases_of(settings.kafka_version, settings.metadata, None)

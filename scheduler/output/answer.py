@@ -147,7 +147,7 @@ def faults_line(releases: BrokerReleases) -> str:
     """Return one line with the known faults that any tiered topic may meet with these releases."""
     if not releases.known:
         return str(releases.not_checked)
-    names = [met.fault.name for met in releases.faults]
+    names = [f"{'' if met.is_certain else 'perhaps '}{met.fault.name}" for met in releases.faults]
     of = ", ".join(map(str, releases.known))
     more = "" if releases.not_known is None else f" Not checked: {releases.not_known}."
     return f"Kafka's known faults in {of}, for any tiered topic: {', '.join(names) or 'none'} (see {PAGE}).{more}"

@@ -53,7 +53,7 @@ from resnap.tiering.selection import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from resnap.replay.watching import Progress
     from resnap.scheduler.job.contract import Context
@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from resnap.tiering.remote_log.waiting import Waiting
     from resnap.tiering.selection import SelectedPartition, Selection
 
-    _FaultsOf = Callable[[SelectedPartition], Sequence[MetFault]]
+    _FaultsOf = Callable[[SelectedPartition], tuple[MetFault, ...] | None]
 
 _MOST_NAMED: Final = 20
 """Lost producers that a row names."""
@@ -131,7 +131,7 @@ def scanned(
                 state=PartitionState.DONE,
                 what=replace(
                     _scan(selected, high_watermark, planner, starts.pop(selected.inventory.partition.path)),
-                    known_faults=tuple(faults(selected)),
+                    known_faults=faults(selected),
                 ),
             )
             for selected in looked_at(selection.partitions, progress)
@@ -277,7 +277,7 @@ class ScanRow(_LogRow, SizesRow):
     lostProducerState: Annotated[LostStateRow | None, "judged.lost_state"]
     waiting: WaitingRow | None
     brokerShipsUnread: Annotated[list[RefusalRow], "judged.blockers.shipped_as_is"]
-    knownFaults: list[KnownFaultRow]
+    knownFaults: list[KnownFaultRow] | None
 
 
 def _states(inventory: PartitionInventory) -> dict[str, int]:

@@ -29,7 +29,11 @@ def data(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 
 def set_policy(data: Path, topic: str, policy: str | None) -> None:
-    record = ConfigRecord(resource_type=2, resource_name=topic, name="cleanup.policy", value=policy)
+    configure(data, topic, "cleanup.policy", policy)
+
+
+def configure(data: Path, topic: str, name: str, value: str | None) -> None:
+    record = ConfigRecord(resource_type=2, resource_name=topic, name=name, value=value)
     with open_metadata_log(data / "__cluster_metadata-0", leader_id=1, timestamp=1_795_225_690_000) as log:
         log.append([record], timestamp=1_795_225_690_001)
 
@@ -53,6 +57,39 @@ def test_a_policy_that_was_removed_says_nothing(data: Path) -> None:
     set_policy(data, "payments", "compact")
     set_policy(data, "payments", None)
     assert "cleanup.policy" not in ClusterMetadata(data).topic_settings().get("payments", {})
+
+
+def test_a_topics_own_size_limit_meets_the_fault_that_counts_the_local_log_twice(command: Resnap, data: Path) -> None:
+    size = sum(path.stat().st_size for path in (data / "payments-0").glob("*.log"))
+    asked = ("--partition", "payments-0", "--output", "json")
+    for limit, at_risk in ((2 * size - 7, 7), (2 * size, None)):
+        configure(data, "payments", "retention.bytes", str(limit))
+        (topic,) = command("check", data, *asked).document["topics"]
+        (scanned,) = command("scan", data, *asked).document["partitions"]
+        found = [[one["reason"], one["detail"]] for one in topic["warnings"]]
+        by_scan = [[one["fault"], one["detail"]] for one in scanned["knownFaults"]]
+        assert [one for one in by_scan if one[0] != "segment-without-snapshot"] == found
+        assert [name for name, _ in found] == (["local-log-counted-twice"] if at_risk else [])
+        assert all(f"retention.bytes is {limit}, and {at_risk} bytes are at risk" in said for _, said in found)
+
+    for path in (data / "payments-0").glob(f"{0:020d}.*"):
+        path.unlink()
+    (data / "log-start-offset-checkpoint").write_text("0\n1\npayments 0 0\n")
+    (topic,) = command("check", data, *asked).document["topics"]
+    assert topic["warnings"][0]["detail"].endswith(f"retention.bytes is {2 * size}"), "what is remote is not counted"
+
+
+def test_faults_that_a_partition_may_meet_are_not_checked_where_no_release_is_known(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    def found(*version: str) -> dict[str, list[str] | None]:
+        ran = command("scan", fixture_set("kafka-2.7.2").data, *version, "--output", "json")
+        rows = {f"{row['topic']}-{row['partition']}": row["knownFaults"] for row in ran.document["partitions"]}
+        return {name: None if faults is None else [one["fault"] for one in faults] for name, faults in rows.items()}
+
+    unknown, known = found(), found("--kafka-version", "3.9.1")
+    assert (unknown["payments-0"], unknown["orders-0"]) == (None, [])
+    assert (known["payments-0"], known["orders-0"]) == (["segment-without-snapshot"], [])
 
 
 def test_lost_topic_ids_are_read_from_the_cluster_metadata(

@@ -128,6 +128,13 @@ def test_a_version_whose_base_is_not_certain_is_a_warning() -> None:
     assert the(findings(Settings(kafka_version="3.9.1-ccs")), "kafka").health is Health.OK
 
 
+def test_faults_that_a_release_perhaps_has_are_not_said_to_be_in_it() -> None:
+    said = the(findings(Settings(kafka_version="4.5.0")), "kafka").detail
+    assert "perhaps state-lost-from-remote" in said
+    assert "perhaps first-sequence-refused" in said
+    assert "perhaps state-lost-from-remote" not in the(findings(Settings(kafka_version="4.4.0")), "kafka").detail
+
+
 def test_java_that_does_not_run_fails_unless_spark_is_not_wanted(tmp_path: Path) -> None:
     environment = {"JAVA_HOME": str(tmp_path)}
     assert the(findings(environment=environment), "java").health is Health.FAIL

@@ -285,6 +285,7 @@ def test_a_copy_that_began_and_never_ended_is_named_with_its_broker_and_fails_be
     ran = command(*asked, "--copy-overdue-after", "365000d", *JSON)
     assert (ran.code, kinds(ran.document)) == (0, {})
     assert [partition["waiting"] is not None for partition in ran.document["partitions"]] == [False, True]
+    assert "wait to be copied, and none for too long" in command(*asked, "--copy-overdue-after", "365000d").out
 
 
 def test_closed_segments_wait_whatever_the_cause_but_not_above_the_high_watermark(

@@ -57,7 +57,7 @@ class Facts:
 
     Attributes:
         retention_bytes: of the topic; -1 for no limit.
-        partition_bytes: sizes of its partitions' logs.
+        log_bytes: of each of its partitions the size of the log, and of what of it is on a disk.
         log_dirs: the most log dirs that a broker has.
         entries: the most producers in the state of one partition.
         expired_ms: when so many of them will have expired that every release reads the state, if those stay silent.
@@ -66,7 +66,7 @@ class Facts:
     """
 
     retention_bytes: int | None = None
-    partition_bytes: tuple[int, ...] | None = None
+    log_bytes: tuple[tuple[int, int], ...] | None = None
     log_dirs: int | None = None
     entries: int | None = None
     expired_ms: int | None = None
@@ -143,7 +143,7 @@ class KnownFault:
         is_examined = release.number <= newest.number
         if is_examined and any(span.has(release) for span in self.releases):
             return Certainty.YES
-        may_have = not is_examined and any(span.has(newest) for span in self.releases)
+        may_have = not is_examined and any(span.has(newest) for span in (*self.releases, *self.expected))
         return Certainty.MAYBE if may_have or any(span.has(release) for span in self.expected) else Certainty.NO
 
 
@@ -165,7 +165,7 @@ class MetFault:
         word = (
             f"{has} this fault of Kafka's"
             if self.is_certain
-            else f"may have this fault of Kafka's (it is in {self.fault.releases_text})"
+            else f"may have this fault of Kafka's (releases: {self.fault.releases_text})"
         )
         met = f": {self.met}" if self.met else ""
         return f"{', '.join(map(str, self.releases))} {word}: {self.fault.title}{met}"
@@ -190,6 +190,11 @@ def may_meet(facts: Facts) -> bool:
 def met_fault(name: str, releases: Iterable[Release], facts: Facts) -> MetFault | None:
     """Return what ``met_faults`` does of the fault ``name`` alone; None if it is not met."""
     return next((fault for fault in met_faults(releases, facts) if fault.fault.name == name), None)
+
+
+def known_fault(name: str) -> KnownFault:
+    """Return the fault with the code ``name``."""
+    return next(fault for fault in KNOWN_FAULTS if fault.name == name)
 
 
 _CENSUS: Final = "`resnap producer census` shows when they do"
@@ -239,9 +244,9 @@ def _limited_by_size(facts: Facts) -> str | None:
     limit = facts.retention_bytes
     if limit is None or limit < 0:
         return None
-    if facts.partition_bytes is None:
+    if facts.log_bytes is None:
         return f"retention.bytes is {limit}"
-    at_risk = [min(size, 2 * size - limit) for size in facts.partition_bytes if 2 * size > limit]
+    at_risk = [min(whole, whole + local - limit) for whole, local in facts.log_bytes if whole + local > limit]
     return f"retention.bytes is {limit}, and {sum(at_risk)} bytes are at risk" if at_risk else None
 
 
@@ -363,12 +368,13 @@ KNOWN_FAULTS: Final = (
         name=COMMIT_MARKER_MISSED,
         title="a replica that was down misses a COMMIT marker that the leader has compacted away",
         releases=(),
-        expected=(ReleaseRange("3.9.0", "4.2.2"),),
-        known_by="a report for 3.9 to 4.2; not run",
+        expected=(ReleaseRange("3.9.0"),),
+        known_by="a report for 3.9 to 4.2; not run; Cleaner of 3.9.1, 4.1.1 and 4.4.0 keeps a marker for a time alone,"
+        " whatever other replicas have",
         met_by="transactions; compacted topics, an unclean election, a power cut",
         effect="its last stable offset does not advance; to abort that transaction hides committed records for ever",
         remedy="compare the replicas, and take the partition from one that has the marker; do not abort",
-        sources=("Redpanda's report of 2026-06-25",),
+        sources=("Redpanda's report of 2026-06-25", "KAFKA-20716"),
     ),
     KnownFault(
         name=FIRST_SEQUENCE_REFUSED,

@@ -97,6 +97,9 @@ def test_a_row_that_an_earlier_release_has_kept_is_shown_without_known_faults(se
     with sqlite3.connect(service.directory / "state" / "service.db") as database:
         database.execute("UPDATE partitions SET row = json_remove(row, '$.knownFaults') WHERE topic = 'legacy'")
     assert "Kafka's known faults" not in opened(service, "/partitions/legacy/0")
+    with sqlite3.connect(service.directory / "state" / "service.db") as database:
+        database.execute("UPDATE partitions SET row = json_set(row, '$.knownFaults', NULL) WHERE topic = 'legacy'")
+    assert "Not checked: the brokers' release is not known" in opened(service, "/partitions/legacy/0")
 
 
 def test_what_a_run_has_made_is_shown_with_its_producers_and_how_to_install_it(service: Whole, replay: str) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from resnap.tiering.controller.metadata.image import MetadataImage
 
 CLEANUP_POLICY: Final = "cleanup.policy"
+RETENTION_BYTES: Final = "retention.bytes"
 RETENTION_MS: Final = "retention.ms"
 
 
