@@ -120,9 +120,9 @@ class Plans:
 
 
 def _plan(row: sqlite3.Row) -> KeptPlan | None:
-    """Return the plan of a row; None if it is of a release that knows more, as a run is skipped then."""
+    """Return the plan of a row; None if it is damaged, or of a release that knows more, as a run is skipped then."""
     try:
-        request = request_from(json.loads(row["request"]))
+        request, rows, totals = (json.loads(row[name]) for name in ("request", "rows", "totals"))
+        return loaded(KeptPlan, row, request=request_from(request), rows=rows, totals=totals)
     except (ValueError, KeyError, TypeError):
         return None
-    return loaded(KeptPlan, row, request=request, rows=json.loads(row["rows"]), totals=json.loads(row["totals"]))

@@ -111,11 +111,18 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection for reading; what it sees within one statement is one commit."""
+        """Give a connection for reading; what it sees within one statement is one commit.
+
+        Raises:
+            DataError: what is read is damaged: also where SQLite sees no damage, and a row is not what was written.
+
+        """
         with self._translate_errors():
             connection = self._reader()
             try:
                 yield connection
+            except (ValueError, KeyError, TypeError) as error:
+                raise self._damage_error(f"a row cannot be read: {error}") from error
             finally:
                 self._put_back(connection)
 

@@ -223,6 +223,19 @@ def test_a_plan_of_a_later_release_is_not_in_lists_and_hides_no_other(service: W
         assert client.get("/plans").status_code == 200
 
 
+def test_rows_with_damage_that_sqlite_does_not_see_are_named(service: Whole) -> None:
+    with service.client() as client:
+        at = ask(client, service, partitions=["payments-1"]).headers["location"]
+        service.over(client, at)
+        for column, path in (("run_partitions SET row", f"{at}/partitions"), ("run_events SET data", f"{at}/events"),
+                             ("partitions SET row", "/v1/partitions")):  # fmt: skip
+            with service.services.database.write() as connection:
+                connection.execute(f"UPDATE {column} = ?", ('{"broken": \\u',))
+            answer = client.get(path).json()
+            assert (answer["code"], "is damaged: a row cannot be read" in answer["detail"]) == ("unusable-data", True)
+        assert client.get("/v1/runs").status_code == client.get("/readyz").status_code == 200
+
+
 def test_what_the_caller_has_already_is_not_sent_again(service: Whole) -> None:
     with service.client() as client:
         first = client.get("/v1/partitions")
