@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.tiering.broker_releases import facts_of
 from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.inventory import NEVER_TIERED
-from resnap.tiering.judging.known_faults import Severity, met_faults
+from resnap.tiering.judging.known_faults import (
+    PAGE,
+    SNAPSHOT_TOO_LARGE,
+    Severity,
+    known_fault,
+    met_faults,
+    unreadable_snapshot,
+)
 from resnap.tiering.judging.readiness import TieringSizes, Verdict, judge, judge_partition, topic_verdict
 from resnap.tiering.judging.refusal import Reason, Stop
 from resnap.tiering.judging.tiering_settings import LOG_DIRS, broker_setting_blockers, topic_setting_blockers
@@ -177,6 +184,10 @@ def _checked_topic(
         if met.met:
             found = Blocker(None, Stop(reason=met.fault.name, detail=met.detail, hint=met.hint))
             (blockers if met.fault.severity is Severity.BLOCKS else warnings).append(found)
+    unreadable = unreadable_snapshot(facts.entries or 0, work.releases.of_all, facts.expired_ms)
+    if unreadable is not None and not any(one.stop.reason == SNAPSHOT_TOO_LARGE for one in blockers):
+        hint = f"give --kafka-version; {known_fault(SNAPSHOT_TOO_LARGE).remedy} (see {PAGE})"
+        warnings.append(Blocker(None, Stop(reason=SNAPSHOT_TOO_LARGE, detail=unreadable, hint=hint)))
     unknown += work.unanswered
     is_blocked = any(blocker.stop.unblocked_by is not None for blocker in blockers)
     by_all = [*verdicts, *([Verdict.BLOCKED] if is_blocked else ()), *([Verdict.UNKNOWN] if unknown else ())]

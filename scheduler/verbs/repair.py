@@ -359,4 +359,10 @@ def _view(request: Asked, context: Context) -> View[Result]:
     return UndoView(is_dry=is_dry) if request.undo is not None else RepairView(request.url, is_dry=is_dry)
 
 
-VERB = Verb(takes=(TOPIC, REPLAY, ENGINE, READING, WRITE, STORE), request=Asked, run=run, view=_view, reads="other")
+VERB = Verb(
+    takes=(TOPIC, ("kafka_version",), REPLAY, ENGINE, READING, WRITE, STORE),
+    request=Asked,
+    run=run,
+    view=_view,
+    reads="other",
+)

@@ -440,7 +440,7 @@ def view_of(request: Asked, _: Context) -> View[Any]:
 
 
 VERB = Verb(
-    takes=(PARTITIONS, REMOTE, REPLAY, ENGINE, READING, MEMORY, STORE),
+    takes=(PARTITIONS, REMOTE, ("kafka_version",), REPLAY, ENGINE, READING, MEMORY, STORE),
     request=Asked,
     run=run,
     view=view_of,
