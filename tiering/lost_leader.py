@@ -192,8 +192,8 @@ class LostLeader:
             "detail": self.lost.detail,
             "leads": self.leads,
             "abortedAndServed": [
-                {"producerId": one.producer_id, "firstOffset": one.first_offset, "lastOffset": one.last_offset}
-                for one in self.aborted
+                {"producerId": txn.producer_id, "firstOffset": txn.first_offset, "lastOffset": txn.last_offset}
+                for txn in self.aborted
             ],
             "wronglyAppended": [
                 {
@@ -235,9 +235,9 @@ class LostLeader:
         yield from (f"  {command}" for command in heal_commands(log_dirs_of([self.selected])))
 
     def _aborted_lines(self) -> Iterator[str]:
-        for one in self.aborted[:_MOST_NAMED]:
+        for txn in self.aborted[:_MOST_NAMED]:
             yield (
-                f"  records of producer {one.producer_id} between the offsets {one.first_offset} and {one.last_offset}"
+                f"  records of producer {txn.producer_id} between the offsets {txn.first_offset} and {txn.last_offset}"
                 " are served as committed: their transaction was aborted"
             )
         if len(self.aborted) > _MOST_NAMED:

@@ -304,7 +304,7 @@ def _select(scope: Scope, sources: Sources, progress: Progress) -> Selection:
     return Selection(
         partitions=tuple(partitions[key] for key in sorted(partitions)),
         problems=tuple(problems),
-        incomplete=tuple(one for log_dir, _ in opened for one in log_dir.incomplete),
+        incomplete=tuple(segment for log_dir, _ in opened for segment in log_dir.incomplete),
         log_dirs=tuple(log_dir for log_dir, _ in opened),
     )
 

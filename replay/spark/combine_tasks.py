@@ -157,8 +157,8 @@ def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], 
     """Write the boundaries whose ranges are all in ``made``; yield the other outputs."""
     try:
         with Spool() as spool:
-            for one in made:
-                spool.add(one[:5], one.body)
+            for output in made:
+                spool.add(output[:5], output.body)
             for (run, boundary), stored in groupby(spool.ordered(), key=lambda block: block.place[:2]):
                 if boundary == RUN:
                     yield from (Made(run, RUN, RESULT, block.place[3], 0, block.read()) for block in stored)

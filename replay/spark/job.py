@@ -261,14 +261,14 @@ def _divide(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> 
 def _assembled(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[PartitionResult]:
     of_run: dict[int, list[tuple[int, PartitionResult]]] = {}
     boundaries: dict[int, list[BoundaryResult]] = {}
-    for one in made:
-        found = pickle.loads(one.body)  # noqa: S301 - written by our own tasks
-        if one.run == FAILED:
+    for output in made:
+        found = pickle.loads(output.body)  # noqa: S301 - written by our own tasks
+        if output.run == FAILED:
             raise found
-        if one.boundary == RUN:
-            of_run.setdefault(one.run, []).append((one.range, found))
+        if output.boundary == RUN:
+            of_run.setdefault(output.run, []).append((output.range, found))
         else:
-            boundaries.setdefault(one.run, []).append(found)
+            boundaries.setdefault(output.run, []).append(found)
     return [
         _with_boundaries(
             [result for _, result in sorted(of_run[index], key=lambda one: one[0])], boundaries.get(index), run

@@ -122,7 +122,7 @@ class TaskPool(Generic[_T, _R]):
         while (tasks := self._take()) is not None:
             if not tasks:
                 continue
-            items = [one for task in tasks for one in task]
+            items = [item for task in tasks for item in task]
             try:
                 for task, result in zip(items, self._run(tasks), strict=True):
                     with suppress(Exception):  # the pool was closed meanwhile
@@ -144,7 +144,7 @@ class TaskPool(Generic[_T, _R]):
             most = self._tasks_per_job()
             share = min(TASK_ITEMS, -(-len(self._waiting) // (most * self._jobs)))
             tasks = [task for _ in range(most) if (task := self._next_task(share))]
-            self._going.update(one for task in tasks for one in task)
+            self._going.update(item for task in tasks for item in task)
             self._tasks += len(tasks)
         return tasks
 
@@ -171,7 +171,7 @@ class TaskPool(Generic[_T, _R]):
 
     def _run(self, tasks: list[list[_Waiting[_T, _R]]]) -> list[_R | ResnapError]:
         context, work = self._context, self._work
-        pickled = [pickle.dumps([one.item for one in task]) for task in tasks]
+        pickled = [pickle.dumps([waiting.item for waiting in task]) for task in tasks]
 
         def run(bodies: Iterator[bytes]) -> Iterator[bytes]:
             begin_task()

@@ -82,7 +82,7 @@ def columns_of(kind: Any, *keys: str) -> tuple[Column, ...]:  # noqa: ANN401 - a
 
 def _shape(kind: Any) -> Callable[[Any], object]:  # noqa: ANN401 - a type
     """Return what makes a value one of a row's: of its type in JSON."""
-    parts = [one for one in get_args(kind) if one is not NoneType]
+    parts = [part for part in get_args(kind) if part is not NoneType]
     if is_typeddict(kind):
         return partial(row_of, kind)
     if get_origin(kind) is dict or not parts:

@@ -287,7 +287,7 @@ def _where_it_belongs(name: str) -> str:
     for table, keys in (("schedules", ScheduleSpec.model_fields), ("fleet", FleetEntry.model_fields)):
         if name in keys:
             return f"it is a key of tables [[{table}]]"
-    return meant(name.replace("_", "-"), (one.replace("_", "-") for one in DECLARED), _LIST)
+    return meant(name.replace("_", "-"), (declared.replace("_", "-") for declared in DECLARED), _LIST)
 
 
 def resembling_variable(variable: str) -> str:

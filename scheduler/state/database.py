@@ -305,7 +305,7 @@ def _connected(address: Path | str, *, uri: bool = False) -> sqlite3.Connection:
 
 def inserted(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> None:
     """Insert a row into ``table``, a name of ours, with ``values`` by column; what SQLite has no type for as JSON."""
-    values = {name: one if _is_plain(one) else json.dumps(plain(one)) for name, one in values.items()}
+    values = {name: value if _is_plain(value) else json.dumps(plain(value)) for name, value in values.items()}
     columns, marks = ", ".join(values), ", ".join("?" * len(values))
     connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
 

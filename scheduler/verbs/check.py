@@ -215,8 +215,8 @@ class CheckView(View[Result]):
         self._faults_not_checked = topic.faults_not_checked
         for one in row["blockers"]:
             self._blockers.setdefault(str(one["reason"]), (row["topic"], one))
-        for one in row["warnings"]:
-            self._warnings.setdefault(str(one["reason"]), (row["topic"], one))
+        for warning in row["warnings"]:
+            self._warnings.setdefault(str(warning["reason"]), (row["topic"], warning))
         if row["verdict"] is Verdict.UNKNOWN and not result.faults and len(self._unknown) < _MOST_SHOWN:
             self._unknown += [why for why in row["unknown"][:1] if why not in self._unknown]
         if row["verdict"] is Verdict.READY and row["remoteStorageEnable"] is not True:

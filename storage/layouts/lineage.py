@@ -117,7 +117,7 @@ def chain_of(manifests: Iterable[L]) -> list[L]:
     up to the highest end to which segments lead.
     """
     found = list(manifests)
-    reached = Stretches(Span(one.base_offset, one.next_base_offset) for one in found).reached
+    reached = Stretches(Span(segment.base_offset, segment.next_base_offset) for segment in found).reached
     chain: list[L] = []
     from_the_top = sorted(enumerate(found), key=lambda one: (one[1].next_base_offset, one[0]), reverse=True)
     for _, one in from_the_top:

@@ -205,7 +205,7 @@ def read_quorum_state(data: bytes) -> tuple[dict[str, object], tuple[int, ...]]:
     try:
         fields = typed(dict, json.loads(data))
         typed(int, fields["leaderEpoch"])
-        voters = tuple(typed(int, one["voterId"]) for one in fields.pop("currentVoters", None) or ())
+        voters = tuple(typed(int, voter["voterId"]) for voter in fields.pop("currentVoters", None) or ())
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         expected = "JSON with leaderEpoch and currentVoters"
         raise FormatError("quorum state", position=0, expected=expected, found=f"{data[:80]!r} ({error})") from error

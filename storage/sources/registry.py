@@ -68,4 +68,4 @@ def manifests_above(url: str, sources: Sources) -> str | None:
 
 def brokers_layout(key: str) -> Tiered | None:
     """Return the layout in which brokers read the object at ``key``; None if there is none."""
-    return next((one for one in TIERED if one.brokers_object(key) is not None), None)
+    return next((layout for layout in TIERED if layout.brokers_object(key) is not None), None)

@@ -116,7 +116,7 @@ class MultipartUpload:
             try:
                 while (sent := self._caller.slots.begin(parts, send)) is not None:
                     begun.append(sent)
-                done += [one.result() for one in begun]
+                done += [future.result() for future in begun]
             except BaseException:
                 threads.shutdown(wait=False, cancel_futures=True)
                 raise

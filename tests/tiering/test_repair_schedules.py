@@ -363,7 +363,8 @@ def scenes(layout: str, fixture_set: Callable[[str], FixtureSet]) -> Callable[[O
 
 def tier(store: ObjectStore, layout: Any, cargo: Cargo) -> None:
     delivery = Delivery(store=store)
-    publish(delivery, upload(delivery, layout_named(layout), cargo.order, cargo.segment, cargo.indexes))
+    form = layout_named(layout)
+    publish(delivery, form, upload(delivery, form, cargo.order, cargo.segment, cargo.indexes))
 
 
 STOPPED: Final = (("", "repair"), ("repair", "undo"), ("repair", "gc"), ("repair undo", "gc"), ("", "retain"),

@@ -77,7 +77,7 @@ class Cargo:
         delivery = Delivery(store=store, proof=proof)
         segment = replace(self.segment, provenance=self.provenance, created_at_ms=now_ms, beside=beside)
         uploaded = upload(delivery, Flat(), self.order, segment, self.indexes)
-        return publish(delivery, uploaded)
+        return publish(delivery, Flat(), uploaded)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
         shipped = ShippedTopic(store, Flat(), self.provenance.cluster_id, self.provenance.topic_partition.topic)

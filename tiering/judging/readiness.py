@@ -46,7 +46,7 @@ class Verdict(StrEnum):
     @classmethod
     def of_all(cls, verdicts: Collection[Verdict]) -> Verdict:
         """Return the verdict on a topic, or a cluster, from those on its parts; without any it is ready."""
-        return next((one for one in _WORST_FIRST if one in verdicts), cls.READY)
+        return next((verdict for verdict in _WORST_FIRST if verdict in verdicts), cls.READY)
 
     @property
     def rank(self) -> int:
@@ -124,7 +124,7 @@ class TieringSizes:
     nothing: without damaged segments and those whose leader epochs are not known, which retention alone takes."""
 
     def __add__(self, other: TieringSizes) -> TieringSizes:
-        known = [one.shipped for one in (self, other) if one.shipped is not None]
+        known = [sizes.shipped for sizes in (self, other) if sizes.shipped is not None]
         return TieringSizes(
             tierable=self.tierable + other.tierable,
             blocked=self.blocked + other.blocked,

@@ -183,7 +183,7 @@ def decode_results(data: bytes, directory: Path) -> CachedResults:
         directory=content["directory"],
         boundaries={boundary.offset: boundary for boundary in known},
         shown=tuple(content["shown"]),
-        anchors=tuple(_anchor(one, directory) for one in content["anchors"]),
+        anchors=tuple(_anchor(anchor, directory) for anchor in content["anchors"]),
         refused=None if refused is None else _refusals(refused),
     )
 

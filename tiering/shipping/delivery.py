@@ -165,7 +165,7 @@ class Delivery:
             return [work(item) for item in items]
         begun = [self._threads.submit(work, item) for item in items]
         wait(begun)
-        return [one.result() for one in begun]
+        return [future.result() for future in begun]
 
     def deliver(self, one: NewObject) -> None:
         """Write an object, and make sure that the store holds it as intended.

@@ -164,10 +164,10 @@ class _Fold:
     def _run_to(self, index: int, offset: int) -> list[int]:
         """Return the consecutive candidates from ``index`` on that end at ``offset`` or below."""
         run = [index]
-        for one in range(index + 1, len(self.candidates)):
-            if one in self.unfit or not self._follows(one) or self.candidates[one].end > offset:
+        for other in range(index + 1, len(self.candidates)):
+            if other in self.unfit or not self._follows(other) or self.candidates[other].end > offset:
                 break
-            run.append(one)
+            run.append(other)
         return run
 
     def _place(self, run: list[int]) -> None:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 class CopiedSegment:
     """A segment whose objects are stored, but not named by a manifest yet; without the bodies of its files."""
 
-    layout: Layout
     order: CopyOrder
     segment: NewSegment
     objects: SegmentObjects
@@ -110,7 +109,6 @@ def upload(
     with _blaming_the_segment(order):
         delivery.each(delivery.deliver, objects.files)
     return CopiedSegment(
-        layout=layout,
         order=order,
         segment=replace(segment, files=()),
         objects=replace(objects, files=tuple(file._replace(open_body=_copied_already) for file in objects.files)),
@@ -180,7 +178,7 @@ def _delivery(
     return delivery, said
 
 
-def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
+def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> ShippedSegment:
     """Publish a segment whose objects are stored, if it is unchanged and no other run has shipped it.
 
     Another run may ship the same segment: that was checked before the first object, and is checked again, unless the
@@ -192,7 +190,7 @@ def publish(delivery: Delivery, copied: CopiedSegment) -> ShippedSegment:
         DeletedMeanwhileError: the objects that ``upload`` wrote were deleted.
 
     """
-    store, layout, objects = delivery.store, copied.layout, copied.objects
+    store, objects = delivery.store, copied.objects
     copied.order.check_unchanged()
     for torn in layout.check_missing(copied.segment, store, objects.manifest_key):
         store.put(torn, TOMBSTONE)

@@ -267,7 +267,7 @@ class _Partition:
     def _publish(self, copied: CopiedSegment, shipment: PartitionShipment) -> None:
         """Publish the segment, and add it to ``shipment``."""
         self._hold_lease()
-        found = publish(self.delivery, copied)
+        found = publish(self.delivery, self.shipper.layout, copied)
         published = Shipped(
             base_offset=found.base_offset,
             next_base_offset=found.next_base_offset,

@@ -105,7 +105,7 @@ def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
     first = next((batch for batch in batches if _is_of_topics(batch)), footer)
     at = batches.index(first)
     levels = [record.message for batch in batches[:at] for record in batch.records]
-    features = {one.name: one.feature_level for one in levels if isinstance(one, FeatureLevelRecord)}
+    features = {level.name: level.feature_level for level in levels if isinstance(level, FeatureLevelRecord)}
     if METADATA_VERSION not in features:
         raise UsageError(f"{path} does not say which metadata.version the cluster begins with", hint=_FORMAT)
     with legible(path):

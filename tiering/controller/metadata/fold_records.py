@@ -133,7 +133,7 @@ class FoldState:
             transactions=tuple(self.transactions),
             left_aside=dict(sorted(self.left_aside.items())),
             skipped=skipped,
-            notes=(*self.notes, *(Note(offset=None, text=str(one)) for one in skipped)),
+            notes=(*self.notes, *(Note(offset=None, text=str(records)) for records in skipped)),
         )
 
     def _whole(self, topic: Topic) -> Topic:
