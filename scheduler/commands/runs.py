@@ -2,21 +2,22 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
 from resnap.scheduler.cli.flags import STATE
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
-from resnap.scheduler.output.records import plain
+from resnap.scheduler.output.records import columns_of, instant_of, plain, row_of
 from resnap.scheduler.output.rendering import Answer, Column, Row
 from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
 from resnap.storage.errors import UsageError
-from resnap.storage.words import human_duration, instant
+from resnap.storage.words import human_duration
 
 States = Annotated[
     list[RunState] | None, typer.Option("--state", help="Only runs in this state; can be given several times.")
@@ -35,22 +36,33 @@ def _seconds(value: object) -> str:
     return human_duration(value) if isinstance(value, float) else ""
 
 
-_COLUMNS = [
-    Column(key="id", title="RUN"),
-    Column(key="kind", title="KIND"),
-    Column(key="state", title="STATE", is_state=True),
-    Column(key="origin", title="ORIGIN", extra=True),
-    Column(key="principal", title="BY", extra=True),
-    Column(key="created", title="ASKED FOR"),
-    Column(key="seconds", title="TOOK", right=True, show=_seconds),
-    Column(key="topics", title="TOPICS", show=_names, extra=True),
-    Column(key="error", title="ERROR"),
-]
-_PARTITION_COLUMNS = [
-    Column(key="topic", title="TOPIC"),
-    Column(key="partition", title="PARTITION", right=True),
-    Column(key="state", title="STATE", is_state=True),
-]
+def _took_s(run: Run) -> float | None:
+    return None if run.started_ms is None or run.finished_ms is None else (run.finished_ms - run.started_ms) / 1000
+
+
+class RunRow(TypedDict):
+    """One run of `resnap runs list`."""
+
+    id: Annotated[str, Column(title="RUN")]
+    kind: Annotated[str, Column(title="KIND")]
+    state: Annotated[str, Column(title="STATE", is_state=True)]
+    origin: Annotated[str, Column(title="ORIGIN", extra=True)]
+    principal: Annotated[str, Column(title="BY", extra=True)]
+    created: Annotated[str, instant_of("created_ms"), Column(title="ASKED FOR")]
+    started: Annotated[str | None, instant_of("started_ms")]
+    finished: Annotated[str | None, instant_of("finished_ms")]
+    seconds: Annotated[float | None, _took_s, Column(title="TOOK", right=True, show=_seconds)]
+    topics: Annotated[list[str], "request.chosen", Column(title="TOPICS", show=_names, extra=True)]
+    error: Annotated[str | None, lambda run: run.errors[0].message if run.errors else None, Column(title="ERROR")]
+
+
+class DoneRow(TypedDict):
+    """One partition of `resnap runs show`."""
+
+    topic: Annotated[str, Column(title="TOPIC")]
+    partition: Annotated[int, Column(title="PARTITION", right=True)]
+    state: Annotated[str, Column(title="STATE", is_state=True)]
+    row: dict[str, Any]
 
 
 @with_settings(STATE)
@@ -61,8 +73,8 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
         found = history.page(wanted, limit=limit + 1)
     more = ("There are more: --limit shows them.",) if len(found) > limit else ()
     closing = more if found else ("No run matches.",)
-    rows = [_row(one) for one in found[:limit]]
-    run.answer(Answer(name="runs", kind="run", rows=rows, columns=_COLUMNS, closing=lambda: closing))
+    rows: list[Row] = [{**row_of(RunRow, one)} for one in found[:limit]]
+    run.answer(Answer(name="runs", kind="run", rows=rows, columns=columns_of(RunRow), closing=lambda: closing))
 
 
 @with_settings(STATE)
@@ -72,31 +84,9 @@ def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", he
         found = history.get(id)
         if found is None:
             raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows the existing runs")
-        head = {**_row(found), **_details(found)}
-        rows = (
-            {"topic": outcome.topic, "partition": outcome.partition, "state": outcome.state.value, "row": outcome.row}
-            for outcome in history.every_partition(id)
-        )
-        run.answer(Answer(head=head, name="partitions", kind="partition", rows=rows, columns=_PARTITION_COLUMNS))
-
-
-def _row(run: Run) -> Row:
-    ends = {"created": run.created_ms, "started": run.started_ms, "finished": run.finished_ms}
-    return {
-        "id": run.id,
-        "kind": run.kind,
-        "state": run.state.value,
-        "origin": run.origin,
-        "principal": run.principal,
-        **{name: None if at_ms is None else instant(at_ms) for name, at_ms in ends.items()},
-        "seconds": _took_s(run),
-        "topics": run.request.chosen,
-        "error": run.errors[0].message if run.errors else None,
-    }
-
-
-def _took_s(run: Run) -> float | None:
-    return None if run.started_ms is None or run.finished_ms is None else (run.finished_ms - run.started_ms) / 1000
+        head = {**row_of(RunRow, found), **_details(found)}
+        rows = ({**row_of(DoneRow, outcome)} for outcome in history.every_partition(id))
+        run.answer(Answer(head=head, name="partitions", kind="partition", rows=rows, columns=columns_of(DoneRow)))
 
 
 def _details(run: Run) -> Row:
