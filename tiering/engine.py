@@ -143,7 +143,7 @@ class Engine:
             reading = self.reading if sources is None else replace(self.reading, sources=sources)
             yield from rebuild_locally(plans, sink, reading=reading, progress=progress)
             return
-        if not self._is_awake():
+        if self._warm is None or not self._warm.is_awake:
             progress.at_work("starting", 0)
         from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, and a JVM
 
@@ -260,10 +260,6 @@ class Engine:
             warm, self._warm = self._warm, None
         if warm is not None:
             warm.close(in_order=in_order)
-
-    def _is_awake(self) -> bool:
-        """Whether Spark runs already."""
-        return self._warm is not None and self._warm.is_awake
 
     def _warm_spark(self) -> WarmSpark:
         from resnap.replay.spark.warm import WarmSpark  # noqa: PLC0415 - imports pyspark

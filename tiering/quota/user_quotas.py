@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from resnap.tiering.controller.metadata.log_files import MetadataLogFiles
     from resnap.tiering.quota.client_quotas import Entity, QuotaRecord
 
 NAME: Final = "quotas.json"
@@ -200,18 +199,13 @@ class MetadataQuotas:
 
     def _read(self) -> None:
         files = list_metadata_log(self._directory)
-        marks = _marks(files)
+        marks = tuple((segment.path, segment.size_bytes) for segment in files.segments), files.checkpoints
         if marks == self._seen:
             return
         image = fold_files(files).relying_on(ClientQuotaRecord)
         self._seen, self.offset = marks, image.offset
         self.quotas = ClientQuotas(image.quotas)
         self.rates = self.quotas.rates(self._warn)
-
-
-def _marks(files: MetadataLogFiles) -> object:
-    """Return the facts that change with the log."""
-    return tuple((segment.path, segment.size_bytes) for segment in files.segments), files.checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,7 +103,7 @@ class ShippedTopic:
             if place is not None and place.partition == partition:
                 now.add(info.key)
             if place is not None or self._layout.is_tombstone(info):
-                self._beside.setdefault(_offset_part(info.key), []).append(info)
+                self._beside.setdefault(info.key.rpartition("/")[2][:OFFSET_DIGITS], []).append(info)
         return now == {key for _, key in self._manifests.get(partition, [])}
 
     def beside(self, base_offset: int) -> tuple[ObjectInfo, ...]:
@@ -249,7 +249,3 @@ class ShippedTopic:
                 return None
             self._sizes[key] = found
         return self._sizes[key]
-
-
-def _offset_part(key: str) -> str:
-    return key.rpartition("/")[2][:OFFSET_DIGITS]
