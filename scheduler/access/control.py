@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.scheduler.access.audit_log import AuditLog
 from resnap.scheduler.access.errors import ForbiddenError, TooManyFailuresError, UnauthenticatedError
 from resnap.scheduler.access.roles import LOCAL, Principal, Role
-from resnap.scheduler.access.sessions import Sessions
 from resnap.scheduler.access.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -97,7 +96,6 @@ class AccessControl:
     ) -> None:
         self.auth, self.hosts, self.random_bytes = auth, hosts, random_bytes
         self.tokens = Tokens(database, clock, random_bytes)
-        self.sessions = Sessions(database, clock, random_bytes)
         self.audit = AuditLog(database, clock)
         self.failures = AttemptLimit(clock)
         """Wrong credentials by address."""
@@ -124,7 +122,7 @@ class AccessControl:
             if found is None:
                 raise self._failure(address)
             return found.principal
-        principal = self.sessions.find(session) if session else None
+        principal = self.tokens.principal_of_session(session) if session else None
         if principal is None:
             raise UnauthenticatedError("the request has no valid token")
         return principal
@@ -140,7 +138,7 @@ class AccessControl:
         found = self.tokens.find(secret.strip())
         if found is None:
             raise self._failure(address)
-        return found.principal, self.sessions.begin(found)
+        return found.principal, self.tokens.begin_session(found)
 
     def _failure(self, address: str) -> UnauthenticatedError | TooManyFailuresError:
         wait_s = self.failures.take(address)

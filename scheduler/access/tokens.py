@@ -5,6 +5,9 @@ of a look-up reveals nothing about a secret. A revoked token is invalid from the
 because it is looked up each time.
 
 Tokens of a file (``tokens-file``), such as a mounted Secret, are stored like all others, with ids of their own.
+
+Browser sessions are begun with a token, read-only, and ended with the token. The browser holds a random secret, of
+which only the digest is stored.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "resnap_"
 """Begins every secret, so that it is known for one wherever it turns up."""
+SESSION_S: Final = 12 * 3600
+SESSIONS_PER_TOKEN: Final = 20
+"""One more ends the oldest: the holder of a token cannot fill the disk with sessions."""
 SECRET_BYTES: Final = 32
 _LONGEST: Final = 128
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
@@ -67,7 +73,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The tokens in the service's file; safe for several threads and processes."""
+    """Tokens, and their sessions, in the service's file; they survive a restart. Safe for threads and processes."""
 
     database: Database
     clock: Clock
@@ -85,14 +91,14 @@ class Tokens:
         expires_ms = None if lifetime is None else now_ms + int(lifetime.total_seconds() * 1000)
         if expires_ms is not None and expires_ms <= now_ms:
             raise UsageError("--expires: expected a duration longer than 0", hint="give one such as 30d")
-        secret = PREFIX + base64.urlsafe_b64encode(self.random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
+        secret = PREFIX + self._secret()
         token = Token(id=self.random_bytes(8).hex(), name=name, role=role, created_ms=now_ms, expires_ms=expires_ms,
                       revoked_ms=None)  # fmt: skip
         with self.database.write() as connection:
             if _token_named(connection, name) is not None:
                 raise UsageError(f"the token {name!r} already exists",
                                  hint=f"`resnap token revoke {name}` first, or give another name")  # fmt: skip
-            inserted(connection, "tokens", {**columns_of(token), "digest": digest(secret)})
+            inserted(connection, "tokens", {**columns_of(token), "digest": _digest(secret)})
         return token, secret
 
     def revoke(self, name: str) -> Token:
@@ -129,14 +135,14 @@ class Tokens:
             token = Token(id=_FROM_FILE + self.random_bytes(8).hex(), name=name, role=role,
                           created_ms=self.clock.now_ms(), expires_ms=None, revoked_ms=None)  # fmt: skip
             with self.database.write() as connection:
-                connection.execute("DELETE FROM tokens WHERE digest = ? AND id LIKE 'file-%'", (digest(secret),))
-                known = connection.execute("SELECT name FROM tokens WHERE digest = ?", (digest(secret),)).fetchone()
+                connection.execute("DELETE FROM tokens WHERE digest = ? AND id LIKE 'file-%'", (_digest(secret),))
+                known = connection.execute("SELECT name FROM tokens WHERE digest = ?", (_digest(secret),)).fetchone()
                 if known or _token_named(connection, name) is not None:
                     raise ConfigurationError(
                         f"{file}: the token {name!r}, or its secret, was created by `resnap token create`",
                         hint="give it another name and a secret of its own, or revoke the other one",
                     )
-                inserted(connection, "tokens", {**columns_of(token), "digest": digest(secret)})
+                inserted(connection, "tokens", {**columns_of(token), "digest": _digest(secret)})
 
     def all(self) -> list[Token]:
         """Return every token there ever was, by name, then by time."""
@@ -147,13 +153,48 @@ class Tokens:
         """Return the token of ``secret``, if it is valid now."""
         if not secret.startswith(PREFIX) or len(secret) > _LONGEST or not secret.isascii():
             return None
-        wanted = digest(secret)
+        wanted = _digest(secret)
         with self.database.read() as connection:
             row = connection.execute("SELECT * FROM tokens WHERE digest = ?", (wanted,)).fetchone()
         if row is None or not hmac.compare_digest(row["digest"], wanted):
             return None
         token = loaded(Token, row)
         return token if token.state(self.clock.now_ms()) == "valid" else None
+
+    def begin_session(self, token: Token) -> str:
+        """Return the secret of a new session for the principal of ``token``."""
+        secret, now_ms = self._secret(), self.clock.now_ms()
+        oldest = "SELECT digest FROM sessions WHERE token_id = ? ORDER BY expires_ms DESC LIMIT -1 OFFSET ?"
+        with self.database.write() as connection:
+            connection.execute("DELETE FROM sessions WHERE expires_ms <= ?", (now_ms,))
+            begun = {"digest": _digest(secret), "token_id": token.id, "expires_ms": now_ms + SESSION_S * 1000}
+            inserted(connection, "sessions", begun)
+            connection.execute(
+                f"DELETE FROM sessions WHERE digest IN ({oldest})",  # noqa: S608 - our own words
+                (token.id, SESSIONS_PER_TOKEN),
+            )
+        return secret
+
+    def principal_of_session(self, secret: str) -> Principal | None:
+        """Return the principal of the session, if it and its token are valid now."""
+        if len(secret) > _LONGEST:
+            return None
+        now_ms = self.clock.now_ms()
+        query = """SELECT tokens.name, tokens.role FROM sessions JOIN tokens ON tokens.id = sessions.token_id
+                   WHERE sessions.digest = ? AND sessions.expires_ms > ? AND tokens.revoked_ms IS NULL
+                   AND (tokens.expires_ms IS NULL OR tokens.expires_ms > ?)"""
+        with self.database.read() as connection:
+            row = connection.execute(query, (_digest(secret), now_ms, now_ms)).fetchone()
+        is_valid = row is not None and row["role"] in ROLES
+        return Principal(name=row["name"], role=Role(row["role"])) if is_valid else None
+
+    def end_session(self, secret: str) -> None:
+        """End a session, if it exists."""
+        with self.database.write() as connection:
+            connection.execute("DELETE FROM sessions WHERE digest = ?", (_digest(secret),))
+
+    def _secret(self) -> str:
+        return base64.urlsafe_b64encode(self.random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
 
     @staticmethod
     def _check_name(name: str) -> None:
@@ -192,7 +233,7 @@ def _of_file(file: Path) -> dict[str, tuple[Role, str]]:
     return found
 
 
-def digest(secret: str) -> str:
+def _digest(secret: str) -> str:
     """Return the stored digest of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 

@@ -18,7 +18,7 @@ from starlette.requests import ClientDisconnect
 from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.errors import AccessError, TooManyFailuresError
 from resnap.scheduler.access.roles import Principal
-from resnap.scheduler.access.sessions import SESSION_S
+from resnap.scheduler.access.tokens import SESSION_S
 from resnap.scheduler.api.auth import SESSION_COOKIE, access_of
 from resnap.scheduler.api.middleware import LOGIN_PATH, LOGOUT_PATH
 from resnap.scheduler.api.problem_kinds import kind_of
@@ -70,7 +70,7 @@ def log_out(request: Request, session: Session = None) -> Response:
     access = access_of(request)
     context_in(request.scope).principal = _principal_of(access, session)
     if session is not None:
-        access.sessions.end(session)
+        access.tokens.end_session(session)
     answer = RedirectResponse(LOGIN_PATH, 303)
     answer.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
     return answer

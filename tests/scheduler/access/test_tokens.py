@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.access.sessions import SESSION_S, SESSIONS_PER_TOKEN, Sessions
-from resnap.scheduler.access.tokens import PREFIX, SECRET_BYTES, Tokens
+from resnap.scheduler.access.tokens import PREFIX, SECRET_BYTES, SESSION_S, SESSIONS_PER_TOKEN, Tokens
 from resnap.scheduler.settings.redaction import redacted
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import ConfigurationError, UsageError
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.clocks import FixedClock
-
-
-@pytest.fixture
-def sessions(database: Database, clock: FixedClock) -> Sessions:
-    return Sessions(database, clock, os.urandom)
 
 
 def test_a_secret_is_256_random_bits_and_is_known_for_one(tokens: Tokens) -> None:
@@ -48,47 +42,45 @@ def test_no_other_secret_is_a_token(tokens: Tokens, wrong: str) -> None:
         assert tokens.find(guess) is None
 
 
-def test_no_secret_is_kept(tokens: Tokens, sessions: Sessions, tmp_path: Path) -> None:
+def test_no_secret_is_kept(tokens: Tokens, tmp_path: Path) -> None:
     token, secret = tokens.create("ci", Role.ADMIN)
-    session = sessions.begin(token)
+    session = tokens.begin_session(token)
     tokens.database.close()
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     for hidden in (secret, secret.removeprefix(PREFIX), session):
         assert hidden.encode() not in kept
 
 
-def test_a_token_that_was_revoked_elsewhere_is_gone_at_once(tokens: Tokens, sessions: Sessions) -> None:
+def test_a_token_that_was_revoked_elsewhere_is_gone_at_once(tokens: Tokens) -> None:
     token, secret = tokens.create("ci", Role.ADMIN)
-    session = sessions.begin(token)
+    session = tokens.begin_session(token)
     beside = Database(tokens.database.path)
     Tokens(beside, tokens.clock, os.urandom).revoke("ci")
     beside.close()
     assert tokens.find(secret) is None
-    assert sessions.find(session) is None
+    assert tokens.principal_of_session(session) is None
 
 
-def test_a_token_ends_when_it_expires_and_its_sessions_with_it(
-    tokens: Tokens, sessions: Sessions, clock: FixedClock
-) -> None:
+def test_a_token_ends_when_it_expires_and_its_sessions_with_it(tokens: Tokens, clock: FixedClock) -> None:
     token, secret = tokens.create("ci", Role.ADMIN, lifetime=timedelta(minutes=1))
-    session = sessions.begin(token)
+    session = tokens.begin_session(token)
     clock.advance(59_999)
     assert tokens.find(secret) == token
-    assert sessions.find(session) == token.principal
+    assert tokens.principal_of_session(session) == token.principal
     clock.advance(1)
     assert tokens.find(secret) is None
-    assert sessions.find(session) is None
+    assert tokens.principal_of_session(session) is None
     assert [one.state(clock.now_ms()) for one in tokens.all()] == ["expired"]
 
 
 def test_a_token_with_a_role_of_a_later_release_is_not_valid_and_can_be_revoked(
-    tokens: Tokens, sessions: Sessions, clock: FixedClock
+    tokens: Tokens, clock: FixedClock
 ) -> None:
     token, secret = tokens.create("ci", Role.ADMIN)
-    session = sessions.begin(token)
+    session = tokens.begin_session(token)
     with tokens.database.write() as connection:
         connection.execute("UPDATE tokens SET role = 'auditor'")
-    assert (tokens.find(secret), sessions.find(session)) == (None, None)
+    assert (tokens.find(secret), tokens.principal_of_session(session)) == (None, None)
     assert [one.state(clock.now_ms()) for one in tokens.all()] == ["unknown-role"]
     assert tokens.revoke("ci").role == "auditor"
     assert [one.state(clock.now_ms()) for one in tokens.all()] == ["revoked"]
@@ -120,23 +112,25 @@ def test_a_lifetime_of_nothing_is_refused(tokens: Tokens) -> None:
         tokens.create("ci", Role.VIEWER, lifetime=timedelta(0))
 
 
-def test_a_session_ends_by_itself_or_on_request(tokens: Tokens, sessions: Sessions, clock: FixedClock) -> None:
+def test_a_session_ends_by_itself_or_on_request(tokens: Tokens, clock: FixedClock) -> None:
     token, _ = tokens.create("ci", Role.VIEWER)
-    first, second = sessions.begin(token), sessions.begin(token)
-    sessions.end(first)
-    assert (sessions.find(first), sessions.find(second)) == (None, token.principal)
+    first, second = tokens.begin_session(token), tokens.begin_session(token)
+    tokens.end_session(first)
+    assert (tokens.principal_of_session(first), tokens.principal_of_session(second)) == (None, token.principal)
     clock.advance(SESSION_S * 1000)
-    assert sessions.find(second) is None
-    assert sessions.find("x" * 100_000) is None
+    assert tokens.principal_of_session(second) is None
+    assert tokens.principal_of_session("x" * 100_000) is None
 
 
-def test_one_session_too_many_ends_the_oldest(tokens: Tokens, sessions: Sessions, clock: FixedClock) -> None:
+def test_one_session_too_many_ends_the_oldest(tokens: Tokens, clock: FixedClock) -> None:
     token, _ = tokens.create("ci", Role.VIEWER)
     begun = []
     for _ in range(SESSIONS_PER_TOKEN + 2):
-        begun.append(sessions.begin(token))
+        begun.append(tokens.begin_session(token))
         clock.advance(1)
-    assert [sessions.find(secret) is None for secret in begun] == [True] * 2 + [False] * SESSIONS_PER_TOKEN
+    assert [tokens.principal_of_session(secret) is None for secret in begun] == [True] * 2 + [
+        False
+    ] * SESSIONS_PER_TOKEN
 
 
 def test_each_role_may_all_that_the_one_before_it_may() -> None:

@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 from resnap.scheduler.access.control import BURST
-from resnap.scheduler.access.sessions import SESSION_S
+from resnap.scheduler.access.tokens import SESSION_S
 from resnap.scheduler.api.auth import SESSION_COOKIE, Viewer
 from resnap.scheduler.web import login
 from tests.scheduler.api.serving import Served, served
@@ -109,7 +109,7 @@ def test_a_session_ends_by_logging_out_and_both_are_audited(service: Served) -> 
     enter(service, service.secrets["operator"])
     session = service.client.cookies[SESSION_COOKIE]
     assert service.client.post("/logout").headers["location"] == "/login"
-    assert service.access.sessions.find(session) is None
+    assert service.access.tokens.principal_of_session(session) is None
     assert open_page(service).status_code == 303
     assert service.audited() == [("operator", "POST /logout", "303"), ("operator", "POST /login", "303")]
 
