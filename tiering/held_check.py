@@ -11,7 +11,6 @@ is missing there cannot be determined from it. That is a warning, not a fault of
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
@@ -40,8 +39,7 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
-    from resnap.tiering.engine import Engine
-    from resnap.tiering.planner import TierOrder
+    from resnap.tiering.planner import Planner, TierOrder
 
 
 _AGAIN: Final = (
@@ -54,99 +52,96 @@ _AGAIN_FOR_BROKERS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class HeldCheck:
-    """Checks the stored segments that the orders of one run doubt."""
+def held_problems(
+    planner: Planner, orders: Iterable[TierOrder], progress: Progress, warn: Callable[[str], None]
+) -> Iterator[VerificationError]:
+    """Yield the problem of each partition whose stored snapshots, which ``orders`` doubt, lack a producer.
 
-    engine: Engine
-    rules: ReplayRules
+    ``warn`` is called where that cannot be determined here.
 
-    def problems(
-        self, orders: Iterable[TierOrder], progress: Progress, warn: Callable[[str], None]
-    ) -> Iterator[VerificationError]:
-        """Yield the problem of each partition whose stored snapshots lack a producer.
+    Raises:
+        ResnapError: the replay failed.
 
-        ``warn`` is called where that cannot be determined here.
+    """
+    doubtful: dict[TopicPartition, TierOrder] = {}
+    for order in (one for one in orders if one.doubted):
+        closed = _cannot_decrypt(planner, order)
+        if closed is None:
+            doubtful[order.selected.topic_partition] = order
+        else:
+            yield _problem(planner, order, [(segment, f"it may lack producers: {closed}") for segment in order.doubted])
+    plans = []
+    for order in doubtful.values():
+        plans.append(_plan(planner, order))
+        if plans[-1].bytes_in_segments >= REPLAYED_HERE_BYTES:
+            planner.engine.needed_for(plans[-1])
+    results = planner.engine.replay(plans, DISCARD, progress, here_below_bytes=REPLAYED_HERE_BYTES)
+    by_partition = {plan.topic_partition: plan for plan in plans}
+    for result in results if plans else ():
+        order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]
+        found = {boundary.offset: boundary for boundary in result.boundaries}
+        here = order.selected.inventory.partition.boundaries
+        near = {segment.manifest_key: found.get(_near(segment, here) or -1) for segment in order.doubted}
+        apart = [segment for segment in order.doubted if _is_apart(segment, near[segment.manifest_key])]
+        if apart:
+            warn(
+                f"{_difference(planner, order, apart)}; whether producers are missing there is not known, since no"
+                f" segment of this log dir ends there: `resnap verify {order.store_url} {_flags(planner.rules)}`"
+                " shows it"
+            )
+        lacks = [_lack(one, near[one.manifest_key], plan) for one in order.doubted if one not in apart]
+        wrong = [one for one in lacks if one is not None]
+        if wrong:
+            yield _problem(planner, order, wrong)
 
-        Raises:
-            ResnapError: the replay failed.
 
-        """
-        doubtful: dict[TopicPartition, TierOrder] = {}
-        for order in (one for one in orders if one.doubted):
-            closed = self._cannot_decrypt(order)
-            if closed is None:
-                doubtful[order.selected.topic_partition] = order
-            else:
-                yield self._problem(order, [(segment, f"it may lack producers: {closed}") for segment in order.doubted])
-        plans = []
-        for order in doubtful.values():
-            plans.append(self._plan(order))
-            if plans[-1].bytes_in_segments >= REPLAYED_HERE_BYTES:
-                self.engine.needed_for(plans[-1])
-        results = self.engine.replay(plans, DISCARD, progress, here_below_bytes=REPLAYED_HERE_BYTES)
-        by_partition = {plan.topic_partition: plan for plan in plans}
-        for result in results if plans else ():
-            order, plan = doubtful[result.topic_partition], by_partition[result.topic_partition]
-            found = {boundary.offset: boundary for boundary in result.boundaries}
-            here = order.selected.inventory.partition.boundaries
-            near = {segment.manifest_key: found.get(_near(segment, here) or -1) for segment in order.doubted}
-            apart = [segment for segment in order.doubted if _is_apart(segment, near[segment.manifest_key])]
-            if apart:
-                warn(
-                    f"{self._difference(order, apart)}; whether producers are missing there is not known, since no"
-                    f" segment of this log dir ends there: `resnap verify {order.store_url} {_flags(self.rules)}`"
-                    " shows it"
-                )
-            lacks = [_lack(one, near[one.manifest_key], plan) for one in order.doubted if one not in apart]
-            wrong = [one for one in lacks if one is not None]
-            if wrong:
-                yield self._problem(order, wrong)
+def _cannot_decrypt(planner: Planner, order: TierOrder) -> ConfigurationError | None:
+    """Return why the stored snapshots cannot be decrypted: shipping does not need the private key."""
+    try:
+        planner.engine.reading.sources.read(_locator(order, order.doubted[0]))
+    except ConfigurationError as error:
+        return error
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        return None  # of that one alone, which is said of it when it is compared
+    return None
 
-    def _cannot_decrypt(self, order: TierOrder) -> ConfigurationError | None:
-        """Return why the stored snapshots cannot be decrypted: shipping does not need the private key."""
-        try:
-            self.engine.reading.sources.read(_locator(order, order.doubted[0]))
-        except ConfigurationError as error:
-            return error
-        except (FormatError, LogDirError, ObjectNotFoundError):
-            return None  # of that one alone, which is said of it when it is compared
-        return None
 
-    def _plan(self, order: TierOrder) -> PartitionPlan:
-        inventory = order.selected.inventory
-        here = inventory.partition.boundaries
-        compare = {one.next_base_offset: _locator(order, one) for one in order.doubted if one.next_base_offset in here}
-        wanted = {_near(segment, inventory.partition.boundaries) for segment in order.doubted} - {None}
-        facts = load_facts(inventory.partition, self.engine.reading.sources)
-        return plan_replay(inventory, facts, [one for one in wanted if one is not None], self.rules, compare=compare)
+def _plan(planner: Planner, order: TierOrder) -> PartitionPlan:
+    inventory = order.selected.inventory
+    here = inventory.partition.boundaries
+    compare = {one.next_base_offset: _locator(order, one) for one in order.doubted if one.next_base_offset in here}
+    wanted = {_near(segment, inventory.partition.boundaries) for segment in order.doubted} - {None}
+    facts = load_facts(inventory.partition, planner.engine.reading.sources)
+    return plan_replay(inventory, facts, [one for one in wanted if one is not None], planner.rules, compare=compare)
 
-    def _problem(self, order: TierOrder, wrong: list[tuple[ShippedSegment, str]]) -> VerificationError:
-        """Return the error about the segments ``wrong``, each with what its snapshot lacks."""
-        what = "; ".join(f"at {segment.next_base_offset} {lacks}" for segment, lacks in wrong[:MOST_SHOWN])
-        more = f"; and at {some(len(wrong) - MOST_SHOWN, 'more boundary')}" if len(wrong) > MOST_SHOWN else ""
-        return VerificationError(
-            f"{self._difference(order, [segment for segment, _ in wrong])}: {what}{more}",
-            hint=f"nothing in the store was changed; `resnap repair {order.store_url} {_flags(self.rules)}` replaces "
-            "these snapshots, where the store holds the beginning of the log; else"
-            f" {_AGAIN if all(segment.is_replaceable for segment, _ in wrong) else _AGAIN_FOR_BROKERS}",
-        )
 
-    def _difference(self, order: TierOrder, segments: list[ShippedSegment]) -> str:
-        """Return how the rules of the stored segments differ from this run's."""
-        made = [(one.snapshot_origin, one.next_base_offset) for one in segments if one.snapshot_origin is not None]
-        partition = order.selected.inventory.partition
-        first = first_offset(partition)
-        spans = lru_cache(partial(segment_spans, partition, self.engine.reading.sources))
-        less = next((origin for origin, end in made if is_from_less(origin, self.rules, end, spans, first)), None)
-        narrower = next((origin for origin, _ in made if is_narrower(origin, self.rules)), None)
-        reasons = []
-        if less is not None:
-            reasons.append(f"{read_for(less)}, and here it begins at {first}")
-        if narrower is not None:
-            reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_rules_text(self.rules)}")
-        what = f"{order.selected.topic_partition}: what {order.store_url} holds of the offsets {_offsets(segments)}"
-        return f"{what} was made {'; and '.join(reasons)}"
+def _problem(planner: Planner, order: TierOrder, wrong: list[tuple[ShippedSegment, str]]) -> VerificationError:
+    """Return the error about the segments ``wrong``, each with what its snapshot lacks."""
+    what = "; ".join(f"at {segment.next_base_offset} {lacks}" for segment, lacks in wrong[:MOST_SHOWN])
+    more = f"; and at {some(len(wrong) - MOST_SHOWN, 'more boundary')}" if len(wrong) > MOST_SHOWN else ""
+    return VerificationError(
+        f"{_difference(planner, order, [segment for segment, _ in wrong])}: {what}{more}",
+        hint=f"nothing in the store was changed; `resnap repair {order.store_url} {_flags(planner.rules)}` replaces "
+        "these snapshots, where the store holds the beginning of the log; else"
+        f" {_AGAIN if all(segment.is_replaceable for segment, _ in wrong) else _AGAIN_FOR_BROKERS}",
+    )
+
+
+def _difference(planner: Planner, order: TierOrder, segments: list[ShippedSegment]) -> str:
+    """Return how the rules of the stored segments differ from this run's."""
+    made = [(one.snapshot_origin, one.next_base_offset) for one in segments if one.snapshot_origin is not None]
+    partition = order.selected.inventory.partition
+    first = first_offset(partition)
+    spans = lru_cache(partial(segment_spans, partition, planner.engine.reading.sources))
+    less = next((origin for origin, end in made if is_from_less(origin, planner.rules, end, spans, first)), None)
+    narrower = next((origin for origin, _ in made if is_narrower(origin, planner.rules)), None)
+    reasons = []
+    if less is not None:
+        reasons.append(f"{read_for(less)}, and here it begins at {first}")
+    if narrower is not None:
+        reasons.append(f"under {rules_made_under(narrower)}, and this run asks for {_rules_text(planner.rules)}")
+    what = f"{order.selected.topic_partition}: what {order.store_url} holds of the offsets {_offsets(segments)}"
+    return f"{what} was made {'; and '.join(reasons)}"
 
 
 def _locator(order: TierOrder, segment: ShippedSegment) -> str:

@@ -25,7 +25,7 @@ from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.urls import open_store
 from resnap.storage.throttle import Throttle
 from resnap.storage.version import resnap_version
-from resnap.tiering.held_check import HeldCheck
+from resnap.tiering.held_check import held_problems
 from resnap.tiering.judging.eligibility import before_replay
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
@@ -169,7 +169,7 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
     # Verify what the store held already, where this run would keep more producers than the one that shipped it.
     if all(isinstance(failure, LockedError) for failure in failures) and any(order.doubted for order in left.orders):
         with work.progress("verify") as (progress,):
-            for wrong in HeldCheck(work.planner.engine, work.planner.rules).problems(left.orders, progress, work.warn):
+            for wrong in held_problems(work.planner, left.orders, progress, work.warn):
                 report(wrong)
 
 
