@@ -14,7 +14,8 @@ Finds remote segments that brokers deleted although the topic's retention kept t
 Up to 4.3 a leader that has copied nothing since its election counts the local log twice (KAFKA-20732), and up to 3.8.0
 copies that failed count, too (KAFKA-17062). The metadata have every deletion with its time, and the size of all
 segments; what was local only at that moment was copied later, or is not copied yet and is not counted here. Retention
-is taken as it is set now. Records deleted on request look the same.
+is taken as it is set now, and by Kafka's default where a metadata log alone does not have it. Records deleted on
+request look the same.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ HARMFUL: Final = frozenset(
     }
 )
 """Those that lose records, or stop tiering."""
+_DEFAULT_KEEPS_MS: Final = 604_800_000
 
 
 _HINTS: Final = {
@@ -336,7 +338,7 @@ def deleted_within_retention(
     deletions: tuple[BegunDeletion, ...], cache: RemoteLogMetadataCache, settings: Mapping[str, str]
 ) -> Iterator[BegunDeletion]:
     """Yield the deletions that neither size nor time called for, of a topic with ``retention.bytes``."""
-    limit, keeps_ms = int(settings.get("retention.bytes", "-1")), int(settings.get("retention.ms", "-1"))
+    limit, keeps_ms = int(settings.get("retention.bytes", "-1")), int(settings.get("retention.ms", _DEFAULT_KEEPS_MS))
     if limit < 0 or cache.delete_state is not None:
         return
     later = [segment for segment in cache.segments if segment.id in cache.readable_ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from resnap.tiering.remote_log.comparison import FindingKind, compare
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 DELETED = [updated("a", SegmentState.DELETE_SEGMENT_STARTED), updated("a", SegmentState.DELETE_SEGMENT_FINISHED)]
 TWO = [*copied("a", 0, 9), *copied("b", 10, 19)]
+WEEK_LATER = [replace(one, event_timestamp_ms=604_800_001) for one in DELETED]
+"""The records of the segment are of 1."""
 
 
 @each(
@@ -31,6 +34,9 @@ TWO = [*copied("a", 0, 9), *copied("b", 10, 19)]
         ([*TWO, *DELETED], {"retention.bytes": "200", "retention.ms": "2"}, 0),
         ([*TWO, *DELETED], {"retention.bytes": "200", "retention.ms": "3"}, 100),
         (TWO, {"retention.bytes": "200"}, 0),
+        # Where a metadata log has no retention.ms of the topic, Kafka's default of a week may have called for it.
+        ([*TWO, *WEEK_LATER], {"retention.bytes": "200"}, 0),
+        ([*TWO, *WEEK_LATER], {"retention.bytes": "200", "retention.ms": "-1"}, 100),
     ],
 )
 def test_a_deletion_that_neither_size_nor_time_called_for_is_named(

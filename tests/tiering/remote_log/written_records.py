@@ -44,7 +44,7 @@ def started(name: str, start: int, end: int, epochs: dict[int, int] | None = Non
     )
 
 
-def updated(name: str, state: SegmentState) -> RemoteLogRecord:
+def updated(name: str, state: SegmentState) -> RemoteLogSegmentMetadataUpdateRecord:
     return RemoteLogSegmentMetadataUpdateRecord(
         remote_log_segment_id=segment_id(name), broker_id=1, event_timestamp_ms=3, remote_log_segment_state=state
     )
