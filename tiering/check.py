@@ -9,7 +9,7 @@ blocked all the same.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -175,7 +175,11 @@ def _checked_topic(
         judgement = judge(judged.facts, ())
         verdicts[judgement.verdict] += 1
         sizes += judged.sizes()
-        blockers += [Blocker(number, stop) for stop in _stops(judged, judgement)]
+        more = f"; segments in {work.scope.remote} that brokers know stop nothing; --bootstrap-server shows which"
+        is_told = judged.remote_end_offset is None and topic in work.stored_topics
+        for stop in _stops(judged, judgement):
+            hint = f"{stop.hint}{more}" if is_told and stop.reason == Reason.MISSING_SNAPSHOT else stop.hint
+            blockers.append(Blocker(number, replace(stop, hint=hint)))
         warnings += [Blocker(number, refusal) for refusal in judged.blockers.shipped_as_is]
         unknown += [refusal.detail for refusal in judged.blockers.found if refusal.reason is Reason.UNREADABLE]
     # Kafka's own faults that this topic meets in the brokers' releases.

@@ -197,7 +197,8 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
         bad = [refusal for refusal in _unfit(order, starts, work.planner) if refusal.base_offset in to_ship]
         stop = min((refusal.base_offset for refusal in bad if refusal.reason is Reason.DAMAGED), default=None)
         sound = to_ship.difference(refusal.base_offset for refusal in bad)
-        others += sum(stop is None or offset < stop for offset in sound)
+        is_whole = all(refusal.reason is not Reason.MISSING_OFFSETS for refusal in bad)  # else all of it is refused
+        others += is_whole and sum(stop is None or offset < stop for offset in sound)
         found = _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad))
         if found:
             faults[order.topic_partition] = tuple(found)
@@ -220,8 +221,8 @@ def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Plann
     start = starts[partition.path]
     yield from (*start.refusals, *start.unusable)
     if order.segments:
-        damage, at_fault = damage_in_files(partition, planner.engine.reading.sources), FAULTS - {Reason.INDEX_UNUSABLE}
-        yield from (refusal for refusal in damage if refusal.reason in at_fault)  # others are rebuilt
+        stops = FAULTS - {Reason.INDEX_UNUSABLE} | {Reason.MISSING_OFFSETS}  # others are rebuilt
+        yield from (one for one in damage_in_files(partition, planner.engine.reading.sources) if one.reason in stops)
 
 
 def _tiered_result(row: TieredPartition, context: Context) -> Reported[TieredPartition]:

@@ -318,6 +318,27 @@ def test_what_brokers_have_not_finished_or_deleted_does_not_count_where_their_me
     assert f"brokers know the segments {segment}" in ran.err
 
 
+def test_snapshots_missing_below_what_brokers_have_tiered_block_nothing_where_their_metadata_are_there(
+    command: Resnap, fixture_set: Sets, tmp_path: Path
+) -> None:
+    fixture = fixture_set("kafka-3.9.1-tiered")
+    local = shutil.copytree(fixture.data, tmp_path / "data")
+    for offset in (130, 262):
+        (local / "payments-0" / f"{offset:020}.snapshot").unlink()
+    asked, store = (local, "--topic", "payments", "--output", "json"), ("--remote", fixture.remote.as_uri())
+    for more in ((), store):
+        assert command("check", *asked, *more).code == 0
+        rows = command("scan", *asked, *more).document["partitions"]
+        assert [row["brokerStops"] for row in rows] == [None, None]
+    for path in local.glob("__remote_log_metadata-*"):  # another broker has that part
+        shutil.rmtree(path)
+    [alone], [beside] = (command("check", *asked, *more).document["topics"] for more in ((), store))
+    hints = [row["blockers"][0]["hint"] for row in (alone, beside)]
+    assert (
+        hints[1] == f"{hints[0]}; segments in {store[1]} that brokers know stop nothing; --bootstrap-server shows which"
+    )
+
+
 def test_metadata_that_cannot_be_read_are_named_and_the_store_counts_as_it_is_listed(
     command: Resnap, fixture_set: Sets, tmp_path: Path
 ) -> None:
