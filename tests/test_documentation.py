@@ -16,10 +16,16 @@ from resnap.scheduler.cli.commands import load_command
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
+from resnap.scheduler.verbs import announce
 from resnap.storage import errors
 from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.judging.inventory import SnapshotState
-from resnap.tiering.judging.known_faults import KNOWN_FAULTS, SNAPSHOT_TOO_LARGE
+from resnap.tiering.judging.known_faults import (
+    KNOWN_FAULTS,
+    LOCAL_LOG_COUNTED_TWICE,
+    SNAPSHOT_TOO_LARGE,
+    known_fault,
+)
 from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.remote_log.announcement import StopReason
 from tests.cases import each
@@ -78,6 +84,10 @@ def test_what_is_written_by_hand_names_faults_of_kafka_as_the_code_does() -> Non
     rules = (ROOT / "docs" / "deploy" / "prometheus-rules.yml").read_text(encoding="utf-8")
     assert brokers in rules
     assert f"({SNAPSHOT_TOO_LARGE})" in rules
+    newest = str(known_fault(LOCAL_LOG_COUNTED_TWICE).releases[-1].last)
+    by_hand = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("runbook.md", "guarantees.md")]
+    for text in (*by_hand, str(announce.Asked.__doc__)):
+        assert f"up to {newest.rpartition('.')[0]}" in " ".join(text.split())
 
 
 @pytest.mark.skipif(which("groff") is None, reason="there is no groff")

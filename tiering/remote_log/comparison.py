@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from resnap.tiering.judging.known_faults import LOCAL_LOG_COUNTED_TWICE, known_fault
 from resnap.tiering.remote_log.records import SegmentState
 from resnap.tiering.remote_log.waiting import Waiting, waiting_segments
 
@@ -232,10 +233,11 @@ class PartitionComparison:
             first = datetime.fromtimestamp(min(deletion.at_ms for deletion in found) / 1000, UTC).isoformat(
                 timespec="milliseconds"
             )
+            twice = known_fault(LOCAL_LOG_COUNTED_TWICE)
             said = (
                 f"brokers deleted remote segments of the offsets [{min(starts)}, {max(ends)}) from {first} on, though"
-                f" retention.bytes={self.settings['retention.bytes']} kept them: KAFKA-20732 up to 4.3, unless records"
-                " were deleted on request or retention has been changed since"
+                f" retention.bytes={self.settings['retention.bytes']} kept them: {twice.sources[0]}"
+                f" ({twice.releases_text}), unless records were deleted on request or retention has been changed since"
             )
             size_bytes = sum(deletion.segment.size_bytes for deletion in found)
             yield self._finding(FindingKind.DELETED_WITHIN_RETENTION, len(found), said, size_bytes)

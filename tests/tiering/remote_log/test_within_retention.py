@@ -47,4 +47,4 @@ def test_a_deletion_that_neither_size_nor_time_called_for_is_named(
     ).findings
     named = [one for one in found if one.kind is FindingKind.DELETED_WITHIN_RETENTION]
     assert sum(one.size_bytes for one in named) == size_bytes
-    assert all("[0, 10)" in one.detail and "KAFKA-20732" in one.detail for one in named)
+    assert all("[0, 10)" in one.detail and "KAFKA-20732 (3.6.0 to 4.3.1)" in one.detail for one in named)
