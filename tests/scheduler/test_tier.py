@@ -34,14 +34,14 @@ from resnap.storage.stores.urls import open_store
 from resnap.tiering.engine import Engine
 from resnap.tiering.planner import Planner
 from resnap.tiering.selection import Scope
-from resnap.tiering.tier import Tiered, TierWork, tier
+from resnap.tiering.tier import TieredPartition, TierWork, tier
 
 now_ms = 2_000_000_000_000
 planner = Planner(ReplayRules(as_of=AsOf(now_ms=now_ms, roll=True)), Engine())
 work = TierWork(planner=planner, store=open_store(sys.argv[2]), now_ms=lambda: now_ms)
 rows = []
 tier(Scope(sources=(sys.argv[1],)), work, rows.append)
-print(*(one.base_offset for row in rows if isinstance(row, Tiered) for one in row.shipment.shipped))
+print(*(one.base_offset for row in rows if isinstance(row, TieredPartition) for one in row.shipment.shipped))
 sys.exit(any(name.startswith("resnap.scheduler") for name in sys.modules))
 """
 OLD_T = ("--as-of", "2020-02-02T02:02:02Z", *LOCAL)
