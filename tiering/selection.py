@@ -218,7 +218,8 @@ class Selection:
     @property
     def most_log_dirs(self) -> int:
         """How many log dirs one broker has here, at the most."""
-        return max(Counter(log_dir.broker_id for log_dir in self.log_dirs).values(), default=0)
+        different = {(log_dir.broker_id, log_dir.path) for log_dir in self.log_dirs}
+        return max(Counter(broker for broker, _ in different).values(), default=0)
 
     def find(self, topic_partition: TopicPartition) -> SelectedPartition:
         """Return one partition.
