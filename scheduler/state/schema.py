@@ -175,4 +175,9 @@ UPDATE partitions SET missing = 0 WHERE verdict = 'never';
 CREATE INDEX partitions_by_verdict ON partitions (verdict, topic, partition, source);
 """
 
-MIGRATIONS: Final = (_FIRST, _SIZES, _DAYS, _PLACES, _VERDICTS)
+_REFERENCES: Final = """
+CREATE INDEX runs_by_retried ON runs (retry_of); -- to delete a run without reading all others
+CREATE INDEX idempotency_keys_by_run ON idempotency_keys (run_id);
+"""
+
+MIGRATIONS: Final = (_FIRST, _SIZES, _DAYS, _PLACES, _VERDICTS, _REFERENCES)
