@@ -214,11 +214,11 @@ def within(plan: PartitionPlan, run: Run, ids: IdRange) -> tuple[PartitionPlan, 
     """Return ``plan`` and its ``run`` with only the evidence that concerns ``ids``."""
     narrowed = tuple(
         replace(
-            other,
-            boundaries=tuple(replace(at, evidence=_at_boundary(at.evidence, ids)) for at in other.boundaries),
-            cut_through=frozenset(filter(ids.holds, other.cut_through)),
+            planned,
+            boundaries=tuple(replace(at, evidence=_at_boundary(at.evidence, ids)) for at in planned.boundaries),
+            cut_through=frozenset(filter(ids.holds, planned.cut_through)),
         )
-        for other in plan.runs
+        for planned in plan.runs
     )
     evidence = replace(
         plan.evidence,
@@ -226,7 +226,7 @@ def within(plan: PartitionPlan, run: Run, ids: IdRange) -> tuple[PartitionPlan, 
         open=tuple(seen for seen in plan.evidence.open if ids.holds(seen.entry.producer_id)),
         below=ids.of(plan.evidence.below),
     )
-    index = next(number for number, other in enumerate(plan.runs) if other is run)
+    index = next(number for number, planned in enumerate(plan.runs) if planned is run)
     return replace(plan, runs=narrowed, evidence=evidence), narrowed[index]
 
 

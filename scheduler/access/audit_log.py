@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.settings.redaction import redacted
 from resnap.scheduler.settings.values import shown
-from resnap.scheduler.state.database import Database, inserted, loaded
+from resnap.scheduler.state.database import Database, decoded, inserted, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,7 +84,7 @@ class AuditLog:
         query = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - our own words
         with self.database.read() as connection:
             rows = connection.execute(query, (*conditions.values(), limit))
-            return [loaded(AuditEntry, row, detail=json.loads(row["detail"])) for row in rows]
+            return [loaded(AuditEntry, row, detail=decoded(row, "detail")) for row in rows]
 
 
 def _shorten(detail: Mapping[str, object]) -> str:

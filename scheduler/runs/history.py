@@ -22,7 +22,15 @@ from resnap.scheduler.runs.run import (
     RunState,
     request_from,
 )
-from resnap.scheduler.state.database import DATABASE_FILE, Database, columns_of, inserted, loaded
+from resnap.scheduler.state.database import (
+    DATABASE_FILE,
+    UNREADABLE_ROW,
+    Database,
+    columns_of,
+    decoded,
+    inserted,
+    loaded,
+)
 from resnap.storage.errors import DataError
 
 if TYPE_CHECKING:
@@ -176,7 +184,7 @@ class History:
         values = (run_id, *(after or ("", -1)), *states, limit)
         with self.database.read() as connection:
             return [
-                loaded(PartitionOutcome, row, state=PartitionState(row["state"]), row=json.loads(row["row"]))
+                loaded(PartitionOutcome, row, state=decoded(row, "state", PartitionState), row=decoded(row, "row"))
                 for row in connection.execute(query, values)
             ]
 
@@ -192,7 +200,7 @@ class History:
         query = "SELECT * FROM run_events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
         with self.database.read() as connection:
             found = connection.execute(query, (run_id, after, limit))
-            return [loaded(RunEvent, row, data=json.loads(row["data"])) for row in found]
+            return [loaded(RunEvent, row, data=decoded(row, "data")) for row in found]
 
     def fail_orphans(self) -> list[Run]:
         """Mark runs that a previous service left running as failed, and return them; called before any work.
@@ -266,5 +274,5 @@ def _run(row: sqlite3.Row) -> Run:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{DATABASE_FILE} in the state directory: the run {row['id']} cannot be read: {error}",
-            hint="run the release of Resnap that wrote it, restore the file from a backup, or give another --state-dir",
+            hint=UNREADABLE_ROW,
         ) from error

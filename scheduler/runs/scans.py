@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.scheduler.job.reports import SIZES
 from resnap.scheduler.runs.scan_history import keep_day
-from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
+from resnap.scheduler.state.database import Database, columns_of, decoded, inserted, loaded
 from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.judging.readiness import Judgement, Repair, Verdict, judge, topic_verdict
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.scheduler.runs.run import Row
+    from resnap.tiering.judging.readiness import VerdictFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +161,7 @@ class Scans:
             seen = connection.execute(query, place).fetchone()
             if seen is not None:
                 connection.execute(f"DELETE FROM partitions {_PLACE}", place)  # noqa: S608
-                self._insert(connection, source, json.loads(seen["row"]), seen["scanned_ms"])
+                self._insert(connection, source, decoded(seen, "row"), seen["scanned_ms"])
 
     def check_repairs(
         self, source: str, selects: Callable[[TopicPartition], bool], is_there: Callable[[str, str], bool | None]
@@ -231,7 +232,7 @@ class Scans:
         sums = {name: Counter[str]() for name in wanted}
         with self.database.read() as connection:
             for row in connection.execute(query, wanted):
-                counts[row["topic"]][Verdict(row["verdict"])] += row["n"]
+                counts[row["topic"]][decoded(row, "verdict", Verdict)] += row["n"]
                 reasons[row["topic"]].update({row["reason"]: row["n"]} if row["reason"] else {})
                 sums[row["topic"]].update({name: row[name] for name in _SUMS})
         return [
@@ -246,7 +247,7 @@ class Scans:
         verdicts = defaultdict[str, set[Verdict]](set)
         with self.database.read() as connection:
             for row in connection.execute("SELECT DISTINCT topic, verdict FROM partitions ORDER BY topic"):
-                verdicts[row["topic"]].add(Verdict(row["verdict"]))
+                verdicts[row["topic"]].add(decoded(row, "verdict", Verdict))
         found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
         for topic, of_partitions in verdicts.items():
             found[topic_verdict(of_partitions)].append(topic)
@@ -256,7 +257,7 @@ class Scans:
         """Return how many partitions wait for what unblocks them."""
         query = "SELECT unblocked_by, COUNT(*) AS n FROM partitions WHERE unblocked_by IS NOT NULL GROUP BY 1"
         with self.database.read() as connection:
-            return {UnblockedBy(row["unblocked_by"]): row["n"] for row in connection.execute(query)}
+            return {decoded(row, "unblocked_by", UnblockedBy): row["n"] for row in connection.execute(query)}
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of all closed segments: ``tierable``, ``blocked``, ``shipped``, ``freeable``."""
@@ -380,10 +381,15 @@ def _read_partitions(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]
     repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
     found = []
     for one in kept:
-        row = json.loads(one["row"])
-        judgement = judge(facts_in(row), repairs[one["source"], one["topic"], one["partition"]])
+        row, facts = decoded(one, "row", _row_with_facts)
+        judgement = judge(facts, repairs[one["source"], one["topic"], one["partition"]])
         found.append(loaded(ScannedPartition, one, judgement=judgement, row=row))
     return found
+
+
+def _row_with_facts(text: str) -> tuple[Row, VerdictFacts]:
+    row: Row = json.loads(text)
+    return row, facts_in(row)
 
 
 def _repairs(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[Repair]:
@@ -399,7 +405,7 @@ def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dic
                 ORDER BY how DESC"""  # noqa: S608
     values = [part for place in places for part in place]
     for row in connection.execute(query, values) if places else ():
-        repair = loaded(Repair, row, offsets=frozenset(json.loads(row["offsets"])))
+        repair = loaded(Repair, row, offsets=frozenset(decoded(row, "offsets")))
         found[row["source"], row["topic"], row["partition"]].append(repair)
     return found
 

@@ -16,7 +16,7 @@ import sqlite3
 import threading
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import fields
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.state.schema import MIGRATIONS
@@ -30,9 +30,14 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 T = TypeVar("T", bound="DataclassInstance")
+V = TypeVar("V")
 BUSY_TIMEOUT_S: Final = 10.0
 """How long a command beside the service (``resnap token``) waits for the other's commit."""
 DATABASE_FILE: Final = "service.db"
+UNREADABLE_ROW: Final = (
+    "run the release of Resnap that wrote it, restore the file from a backup, or give another --state-dir"
+)
+"""What to do about one."""
 _ONE_SERVICE: Final = "there is one service per state directory: stop that one, or give this one another --state-dir"
 _OLDER_SERVICE: Final = (
     "that is a service of an older version: use the command of that version, or start the service of this one instead"
@@ -111,18 +116,11 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
-        """Give a connection for reading; what it sees within one statement is one commit.
-
-        Raises:
-            DataError: what is read is damaged: also where SQLite sees no damage, and a row is not what was written.
-
-        """
+        """Give a connection for reading; what it sees within one statement is one commit."""
         with self._translate_errors():
             connection = self._reader()
             try:
                 yield connection
-            except (ValueError, KeyError, TypeError) as error:
-                raise self._damage_error(f"a row cannot be read: {error}") from error
             finally:
                 self._put_back(connection)
 
@@ -323,6 +321,23 @@ def loaded(kind: type[T], row: sqlite3.Row, /, **given: object) -> T:
     """Return the value that a row stands for: each of its fields is the column of that name, unless it is ``given``."""
     columns = {field.name: row[field.name] for field in fields(kind) if field.name not in given}
     return kind(**columns, **given)
+
+
+def decoded(row: sqlite3.Row, column: str, read: Callable[[Any], V] = json.loads) -> V:
+    """Return what ``read`` makes of a column.
+
+    Raises:
+        DataError: it is not what was written, though SQLite sees no damage, or of a release that knows more.
+
+    """
+    try:
+        return read(row[column])
+    except (ValueError, KeyError, TypeError) as error:
+        first = row.keys()[0]
+        raise DataError(
+            f"{DATABASE_FILE} in the state directory: {column} of a row cannot be read ({first} {row[0]}): {error}",
+            hint=UNREADABLE_ROW,
+        ) from error
 
 
 def _statements(script: str) -> Iterator[str]:

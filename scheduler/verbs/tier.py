@@ -198,7 +198,7 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
         stop = min((refusal.base_offset for refusal in bad if refusal.reason is Reason.DAMAGED), default=None)
         sound = to_ship.difference(refusal.base_offset for refusal in bad)
         is_whole = all(refusal.reason is not Reason.MISSING_OFFSETS for refusal in bad)  # else all of it is refused
-        others += is_whole and sum(stop is None or offset < stop for offset in sound)
+        others += sum(stop is None or offset < stop for offset in sound) if is_whole else 0
         found = _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad))
         if found:
             faults[order.topic_partition] = tuple(found)

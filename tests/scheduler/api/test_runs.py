@@ -232,7 +232,8 @@ def test_rows_with_damage_that_sqlite_does_not_see_are_named(service: Whole) -> 
             with service.services.database.write() as connection:
                 connection.execute(f"UPDATE {column} = ?", ('{"broken": \\u',))
             answer = client.get(path).json()
-            assert (answer["code"], "is damaged: a row cannot be read" in answer["detail"]) == ("unusable-data", True)
+            named = f"service.db in the state directory: {column.split()[-1]} of a row cannot be read"
+            assert (answer["code"], named in answer["detail"]) == ("unusable-data", True)
         assert client.get("/v1/runs").status_code == client.get("/readyz").status_code == 200
 
 
