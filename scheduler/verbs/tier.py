@@ -197,14 +197,14 @@ def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Resul
         bad = [refusal for refusal in _unfit(order, starts, work.planner) if refusal.base_offset in to_ship]
         stop = min((refusal.base_offset for refusal in bad if refusal.reason is Reason.DAMAGED), default=None)
         sound = to_ship.difference(refusal.base_offset for refusal in bad)
-        is_whole = all(refusal.reason is not Reason.MISSING_OFFSETS for refusal in bad)  # else all of it is refused
-        others += sum(stop is None or offset < stop for offset in sound) if is_whole else 0
-        found = _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad))
-        if found:
+        gap = next((one for one in bad if one.reason is Reason.MISSING_OFFSETS), None)  # all is refused then
+        others += sum(stop is None or offset < stop for offset in sound) if gap is None else 0
+        if gap is not None:
+            yield Result(warnings=(f"{order.topic_partition}: ships nothing: {gap.reason}: {gap.detail}: {gap.hint}",))
+        if found := _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad)):
             faults[order.topic_partition] = tuple(found)
-    for topic_partition, errors in faults.items():
-        failed = PartitionState.FAILED
-        yield Result(topic_partition=topic_partition, state=failed, faults=errors, partly_done=others > 0)
+    for name, errors in faults.items():
+        yield Result(topic_partition=name, state=PartitionState.FAILED, faults=errors, partly_done=others > 0)
     for order in (order for order in left.orders if order.doubted):
         number = len(order.doubted)
         what = (

@@ -202,6 +202,18 @@ def test_damage_beside_missing_offsets_is_not_called_compaction(
     assert "payments-0: index-unusable: " in dry.error["message"], "the transaction index of it crosses the end, too"
 
 
+def test_a_dry_run_says_that_nothing_of_a_log_with_a_gap_will_be_shipped(
+    command: Resnap, ready_log: Path, tmp_path: Path
+) -> None:
+    partition = ready_log / "payments-0"
+    for path in partition.glob(f"{bases(partition)[2]:020d}.*"):
+        path.unlink()
+    tier = ("tier", ready_log, "--to", (tmp_path / "store").as_uri(), "--engine", "local", "--output", "json")
+    dry, ran = command(*tier, "--dry-run"), command(*tier)
+    assert (dry.code, ran.code, ran.document["summary"]["shipped"]) == (0, 0, 0)
+    assert "payments-0: ships nothing: missing-offsets: " in dry.err
+
+
 def test_a_file_of_the_whole_log_dir_that_cannot_be_read_makes_each_topic_unknown(
     command: Resnap, ready_log: Path
 ) -> None:
