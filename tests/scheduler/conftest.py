@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
+from resnap.replay.spark.settings import SparkSettings
 from resnap.scheduler.cli import run
 from resnap.scheduler.telemetry.logs import set_up
+from resnap.tiering.engine import Engine
 from tests.scheduler.files import file_at, lost_boundaries
 from tests.scheduler.installed import SET, copied, regenerate
 from tests.scheduler.unfit_stores import ENGINE, PLUGIN_SETS, Brokers, Manifested, Plugins, Scene
@@ -125,6 +127,17 @@ class _InProcess:
 def command(resnap: Resnap, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Resnap:
     """The command in this process: quicker, and what it does to files, sockets and user ids can be watched."""
     return _InProcess(resnap.directory, monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def one_spark() -> Iterator[None]:
+    """Let all commands of a file use one Spark, as all runs of a service do."""
+    from resnap.replay.spark.warm import WarmSpark  # noqa: PLC0415 - imports pyspark
+
+    warm = WarmSpark(SparkSettings(master="local[2]"), dict(os.environ))
+    with warm, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Engine, "_warm_spark", lambda _: warm)
+        yield
 
 
 @pytest.fixture

@@ -392,6 +392,7 @@ def _second_of_a_transaction(path: Path) -> int:
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.usefixtures("one_spark")
 def test_on_spark_damage_and_a_full_disk_are_reported_as_in_process(
     command: Resnap, broker_log: Path, tiny_disk: Path, tmp_path: Path, middle: Hurt
 ) -> None:

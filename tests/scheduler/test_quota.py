@@ -276,6 +276,7 @@ def test_without_matplotlib_all_but_pictures_works(
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.usefixtures("one_spark")
 def test_spark_finds_what_this_process_finds(command: Resnap, fixture_set: Callable[[str], FixtureSet]) -> None:
     data = fixture_set("kafka-3.9.1-kraft").data
     for verb in (("simulate", "--rate", 0.1), ("advise",)):
@@ -286,6 +287,7 @@ def test_spark_finds_what_this_process_finds(command: Resnap, fixture_set: Calla
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.usefixtures("one_spark")
 def test_what_reaches_the_driver_does_not_grow_with_the_uses_of_ids(
     command: Resnap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +305,7 @@ def test_what_reaches_the_driver_does_not_grow_with_the_uses_of_ids(
         a_topic(data, "flood", [(START_MS + 1_000 * number, number) for number in range(uses)])
         for verb in (("simulate", "--rate", 50), ("advise",)):
             collected.clear()
-            ran = command("quota", *verb, data, *JSON, RESNAP_SPARK_MASTER="local[1]")
+            ran = command("quota", *verb, data, *JSON)
             assert (ran.code, json.loads(ran.out)["principals"][0]["newIds"]) == (0, uses), ran.err
             reached.append(sum(collected))
     assert max(reached) < 64 << 10, "a time and an id are 16 bytes: those of the larger log were 625 KiB"
