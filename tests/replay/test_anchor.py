@@ -257,37 +257,6 @@ def test_at_every_boundary_of_real_logs_reading_may_end_and_begin_again(
     assert begun or not roll or truth.boundaries < 3
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-def test_spark_keeps_and_takes_the_states_that_the_local_engine_does(
-    fixture_set: Callable[[str], FixtureSet], tmp_path: Path
-) -> None:
-    from resnap.replay.scan.reading import Reading  # noqa: PLC0415 - Spark is imported only where it is asked for
-    from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415
-    from resnap.replay.spark.session import spark_session  # noqa: PLC0415
-    from resnap.replay.spark.settings import SparkSettings  # noqa: PLC0415
-
-    truth = next(truth for truth in TRUTHS if truth.name == "kafka-2.7.2-nine-days")
-    plans = truth.plans(fixture_set(truth.name))
-    halves = [replace(cut_off(plan, plan.boundaries[3].offset), keep_in=str(tmp_path)) for plan in plans]
-    rests = [wanting(plan, [boundary.offset for boundary in plan.boundaries[4:]]) for plan in plans]
-    local = [carried_out(half)[0] for half in halves]
-    with spark_session(SparkSettings(), dict(os.environ)) as session:
-        for number, reading in enumerate((Reading(), Reading(producers_per_task=2))):
-            sink = (tmp_path / str(number)).as_uri()
-            engine = SparkRebuild(context=session.sparkContext, sink_url=sink, reading=reading)
-            kept = list(engine.run(halves))
-            assert [[one.offset for one in result.anchors] for result in kept] == [
-                [one.offset for one in result.anchors] for result in local
-            ]
-            begun = [anchored(rest, result.anchors) for rest, result in zip(rests, kept, strict=True)]
-            assert all(plan.runs[-1].anchor is not None for plan in begun)
-            for plan, result in zip(begun, engine.run(begun), strict=True):
-                expected, _ = carried_out(replace(plan, runs=(*plan.runs[:-1], plan.runs[-1].unanchored)))
-                assert [one.digest for one in result.boundaries] == [one.digest for one in expected.boundaries]
-                assert result.anchor == plan.runs[-1].anchor.offset
-
-
 def _divided(events: list[Event], sizes: list[int]) -> list[list[Event]]:
     segments, rest = [], list(events)
     for size in sizes:

@@ -124,7 +124,7 @@ def test_without_a_place_to_keep_it_there_is_none(java: JavaRuntime, jars: Path,
 @pytest.mark.spark
 def test_the_third_start_maps_what_the_second_has_made(tmp_path_factory: pytest.TempPathFactory) -> None:
     place = tmp_path_factory.mktemp("a")
-    done = run(STARTS, place, bare_environment(place))
+    done = run(STARTS, place, {**bare_environment(place), "XDG_CACHE_HOME": ""})
     assert (done.returncode, done.stderr) == (0, "")
     both = ["base.jsa", "spark.jsa"]
     assert json.loads(done.stdout) == [[3, False, []], [3, False, both], [3, True, both]]

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import pytest
 
 from resnap.replay.producer_state import ProducerStates
-from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.scan.reading import Reading
-from resnap.replay.staging import DirectorySink
 from resnap.replay.window import Unexplained
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
@@ -165,35 +160,6 @@ def first_batches(directory: Path) -> dict[int, RecordBatchHeader]:
             firsts.setdefault(header.producer_id, header)
             position += header.size_bytes
     return firsts
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_spark_rebuilds_cut_logs_byte_for_byte_as_the_local_engine_does(fixture_set: Sets, tmp_path: Path) -> None:
-    from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
-    from resnap.replay.spark.session import spark_session  # noqa: PLC0415
-    from resnap.replay.spark.settings import SparkSettings  # noqa: PLC0415
-
-    with spark_session(SparkSettings(), dict(os.environ)) as session:
-        for number, (name, kept) in enumerate(product(sorted({name for name, _ in CUT}), ((1, -1),))):
-            root = tmp_path / str(number)
-            plans = []
-            for partition in (of_set for in_set, of_set in CUT if in_set == name):
-                offsets = bases(fixture_set(name), partition)[2:]
-                shown = {offsets[at % len(offsets)] for at in kept}
-                log = cut(fixture_set(name), partition, 2, shown, root / partition)
-                plans.append(planned(log.directory, now_ms=LATER_MS, expiry=NEVER, to_end=True, compared=True))
-            here, there = root / "local", root / "spark"
-            local = [replace(one, bytes_read=0) for one in rebuild_locally(plans, DirectorySink(here))]
-            for reading in (Reading(), Reading(producers_per_task=3)):
-                engine = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri(), reading=reading)
-                assert [replace(one, bytes_read=0) for one in engine.run(plans)] == local
-                assert files(there) == files(here)
-
-
-def files(root: Path) -> dict[str, bytes]:
-    """Return what lies below ``root``."""
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("kept", [(203, 423), (203,), (423,)], ids=str)

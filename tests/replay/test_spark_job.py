@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.replay.anchor import anchored
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
 from resnap.replay.scan.reading import Reading
@@ -21,25 +22,34 @@ from resnap.replay.spark.job import SparkRebuild, next_wave
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.spark.task_pool import TaskPool
-from resnap.replay.staging import DirectorySink
+from resnap.replay.staging import DISCARD, DirectorySink
+from resnap.replay.watching import Progress
 from resnap.storage.errors import FormatError, LogDirError, ResnapError
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.sources.files import Sources
 from tests.builders import a_partition
 from tests.cases import mostly_slow
+from tests.replay.memory_sink import MemorySink
 from tests.replay.replaying import HOUR_MS, Done, planned
+from tests.replay.test_anchor import carried_out, cut_off, wanting
+from tests.replay.test_cut_logs import CUT, bases, cut
+from tests.replay.truth import LATER_MS, NEVER, TRUTHS
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyspark.sql import SparkSession
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult
+    from resnap.replay.watching import Phase
     from resnap.storage.readers import RangeReader
+    from tests.fixture_sets import FixtureSet
     from tests.strategies import Event
+
+    Sets = Callable[[str], FixtureSet]
 
 NOW_MS = START_MS + 60 * HOUR_MS
 PATIENCE_S = 600
@@ -316,3 +326,100 @@ def test_an_error_of_work_on_executors_reaches_who_waits_for_the_item_and_no_oth
 @pytest.mark.spark
 def test_without_a_plan_there_is_no_job(session: SparkSession, tmp_path: Path) -> None:
     assert list(SparkRebuild(context=session.sparkContext, sink_url=tmp_path.as_uri()).run([])) == []
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_spark_writes_of_real_logs_what_the_local_engine_writes(
+    session: SparkSession, fixture_set: Sets, tmp_path: Path
+) -> None:
+    for truth in TRUTHS:
+        here, there = tmp_path / truth.name / "local", tmp_path / truth.name / "spark"
+        local = list(rebuild_locally(truth.plans(fixture_set(truth.name)), DirectorySink(here)))
+        engine = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri())
+        assert list(engine.run(truth.plans(fixture_set(truth.name)))) == local
+        assert files(there) == files(here)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_spark_rebuilds_cut_logs_as_the_local_engine_does(
+    session: SparkSession, fixture_set: Sets, tmp_path: Path
+) -> None:
+    for name in sorted({name for name, _ in CUT}):
+        plans = []
+        for partition in (of_set for in_set, of_set in CUT if in_set == name):
+            offsets = bases(fixture_set(name), partition)[2:]
+            shown = {offsets[at % len(offsets)] for at in (1, -1)}
+            log = cut(fixture_set(name), partition, 2, shown, tmp_path / name / partition)
+            plans.append(planned(log.directory, now_ms=LATER_MS, expiry=NEVER, to_end=True, compared=True))
+        here, there = tmp_path / name / "local", tmp_path / name / "spark"
+        local = [replace(one, bytes_read=0) for one in rebuild_locally(plans, DirectorySink(here))]
+        for reading in (Reading(), Reading(producers_per_task=3)):
+            engine = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri(), reading=reading)
+            assert [replace(one, bytes_read=0) for one in engine.run(plans)] == local
+            assert files(there) == files(here)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_spark_keeps_and_takes_the_states_that_the_local_engine_does(
+    session: SparkSession, fixture_set: Sets, tmp_path: Path
+) -> None:
+    truth = next(truth for truth in TRUTHS if truth.name == "kafka-2.7.2-nine-days")
+    plans = truth.plans(fixture_set(truth.name))
+    halves = [replace(cut_off(plan, plan.boundaries[3].offset), keep_in=str(tmp_path)) for plan in plans]
+    rests = [wanting(plan, [boundary.offset for boundary in plan.boundaries[4:]]) for plan in plans]
+    local = [carried_out(half)[0] for half in halves]
+    for number, reading in enumerate((Reading(), Reading(producers_per_task=2))):
+        sink = (tmp_path / str(number)).as_uri()
+        engine = SparkRebuild(context=session.sparkContext, sink_url=sink, reading=reading)
+        kept = list(engine.run(halves))
+        assert [[one.offset for one in result.anchors] for result in kept] == [
+            [one.offset for one in result.anchors] for result in local
+        ]
+        begun = [anchored(rest, result.anchors) for rest, result in zip(rests, kept, strict=True)]
+        assert all(plan.runs[-1].anchor is not None for plan in begun)
+        for plan, result in zip(begun, engine.run(begun), strict=True):
+            expected, _ = carried_out(replace(plan, runs=(*plan.runs[:-1], plan.runs[-1].unanchored)))
+            assert [one.digest for one in result.boundaries] == [one.digest for one in expected.boundaries]
+            assert result.anchor == plan.runs[-1].anchor.offset
+
+
+class Sums(Progress):
+    """What was expected and what is done, in segments and bytes."""
+
+    def __init__(self, plan: PartitionPlan) -> None:
+        self.expected = [sum(run.end - run.start for run in plan.runs), plan.bytes_in_segments]
+        self.done = [0, 0]
+        self.phases = set[str]()
+
+    def expect(self, segments: int, size_bytes: int) -> None:
+        self.expected = [self.expected[0] + segments, self.expected[1] + size_bytes]
+
+    def advance(self, segments: int, size_bytes: int) -> None:
+        self.done = [self.done[0] + segments, self.done[1] + size_bytes]
+        assert self.done[1] <= self.expected[1]
+
+    def at_work(self, phase: Phase, tasks: int) -> None:
+        assert tasks >= 0
+        self.phases.add(phase)
+
+
+@pytest.mark.parametrize("is_local", [True, pytest.param(False, marks=[pytest.mark.slow, pytest.mark.spark])])
+def test_a_second_round_is_expected_before_it_is_done(
+    is_local: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """The window of the plan begins within open transactions, so that it takes a second round."""
+    hours = [transactions(hour, pids=range(1, 40)) for hour in range(0, 60, 6)]
+    plan = planned(a_partition(tmp_path, hours, name="sound-0"), now_ms=NOW_MS - 10 * HOUR_MS)
+    sums = Sums(plan)
+    if is_local:
+        list(rebuild_locally([plan], MemorySink()))  # makes the machine code
+        list(rebuild_locally([plan], MemorySink(), progress=sums))
+    else:
+        context = request.getfixturevalue("session").sparkContext
+        list(SparkRebuild(context=context, sink_url=DISCARD, progress=sums).run([plan]))
+    assert sums.done == sums.expected
+    assert sums.expected[1] > plan.bytes_in_segments > 0
+    assert sums.phases <= ({"scanning"} if is_local else {"compiling", "scanning", "combining"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, TypeAlias
 
 import pytest
@@ -76,25 +75,6 @@ def test_as_of_now_nothing_that_a_loading_broker_would_keep_is_missing(
                     assert all(entry.has_open_transaction for entry in alive.values())
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-def test_spark_writes_what_the_local_engine_writes_byte_for_byte(fixture_set: Sets, tmp_path: Path) -> None:
-    from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - Spark is imported only where it is asked for
-    from resnap.replay.spark.session import spark_session  # noqa: PLC0415
-    from resnap.replay.spark.settings import SparkSettings  # noqa: PLC0415
-
-    with spark_session(SparkSettings(), dict(os.environ)) as session:
-        for truth in TRUTHS:
-            fixture = fixture_set(truth.name)
-            here, there = tmp_path / truth.name / "local", tmp_path / truth.name / "spark"
-            local = list(rebuild_locally(truth.plans(fixture), DirectorySink(here)))
-            engine = SparkRebuild(context=session.sparkContext, sink_url=there.as_uri())
-            distributed = list(engine.run(truth.plans(fixture)))
-            assert distributed == local
-            assert _files(there) == _files(here)
-            _check_against_the_broker(truth, fixture, distributed, there)
-
-
 def _check_against_the_broker(truth: Truth, fixture: FixtureSet, results: list[PartitionResult], root: Path) -> None:
     made = 0
     for result in results:
@@ -116,7 +96,3 @@ def _check_against_the_broker(truth: Truth, fixture: FixtureSet, results: list[P
 
 def without_coordinator(entries: Mapping[int, ProducerEntry]) -> dict[int, ProducerEntry]:
     return {pid: entry._replace(coordinator_epoch=NO_COORDINATOR_EPOCH) for pid, entry in entries.items()}
-
-
-def _files(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
