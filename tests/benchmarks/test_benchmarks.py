@@ -38,7 +38,7 @@ def rows(markdown: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != cluster.NAME])
 def test_each_benchmark_runs_alone_and_gives_tables(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -50,7 +50,7 @@ def test_each_benchmark_runs_alone_and_gives_tables(
     assert any(re.fullmatch(r"[\d.e+-]+ m?s", cell) for cells in rows(written) for cell in cells)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_real_brokers_logs_are_all_as_their_brokers_wrote_them(capsys: pytest.CaptureFixture[str]) -> None:
     main(["sanity", *ALONE])
     results = [cells[-1] for cells in rows(capsys.readouterr().out) if cells[0].startswith("kafka-")]
@@ -104,14 +104,16 @@ def test_help_says_what_each_benchmark_is_for(words: list[str], capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_logs_are_gone_afterwards_unless_they_were_given_a_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_one_batch_size_is_measured_alone_and_logs_are_gone_afterwards_unless_they_were_given_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
-    main(["window", *ALONE, "--size", "512M"])
+    floor = ["floor", *ALONE, "--batch", "16K"]
+    assert main(floor) == 0
+    assert re.findall(r"batches of (\S+ \S+):", capsys.readouterr().out) == ["16 KiB"]
     assert not list((tmp_path / "temporary").iterdir())
-    main(["window", *ALONE, "--size", "512M", "--data", str(tmp_path / "kept")])
+    assert main([*floor, "--data", str(tmp_path / "kept")]) == 0
     assert list((tmp_path / "kept").rglob("*.log"))
 
 
@@ -128,12 +130,6 @@ def test_a_run_that_is_terminated_leaves_no_log_behind(tmp_path: Path) -> None:
         running.terminate()
     assert running.returncode == 128 + signal.SIGTERM
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.slow
-def test_one_of_several_batch_sizes_can_be_measured_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["floor", *ALONE, "--batch", "16K", "--data", str(tmp_path)])
-    assert re.findall(r"batches of (\S+ \S+):", capsys.readouterr().out) == ["16 KiB"]
 
 
 def test_contenders_take_turns_every_other_time_in_reverse_order(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def live_heap_bytes(broker: Broker) -> int:
     return sum(map(int, found))
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
+@pytest.mark.parametrize("version", [pytest.param("3.9.1", marks=pytest.mark.heavy), "4.4.0"])
 def test_an_entry_takes_of_a_brokers_heap_what_the_census_says(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
 ) -> None:

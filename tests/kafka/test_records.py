@@ -72,7 +72,7 @@ FORMS: Final[dict[str, tuple[object, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
+@pytest.mark.parametrize("version", [pytest.param("3.9.1", marks=pytest.mark.heavy), "4.4.0"])
 def test_committed_records_are_what_a_consumer_of_committed_records_reads(
     command: Resnap,
     release: Callable[[str], Release],

@@ -29,7 +29,7 @@ GUARDED: Final = {
 }
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
+@pytest.mark.parametrize("version", [pytest.param("3.9.1", marks=pytest.mark.heavy), "4.4.0"])
 def test_replicas_that_the_authorizer_does_not_let_us_ask_are_not_known(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
 ) -> None:

@@ -124,7 +124,7 @@ def test_a_cluster_that_loses_nothing_gives_no_alarm_while_producers_and_brokers
     assert gone or seconds < 2 * EXPIRING["producer.id.expiration.ms"] / 1000
 
 
-@pytest.mark.parametrize("version", ["3.9.1", "4.4.0"])
+@pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.4.0", marks=pytest.mark.heavy)])
 def test_records_deleted_before_any_were_tiered_give_no_alarm_of_a_new_replica(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
 ) -> None:
