@@ -91,6 +91,12 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "Restore partition directories from shipped segments.",
         "resnap restore s3://tiered/cluster-1 --into /var/lib/kafka --topic payments",
     ),
+    "export": CommandRow(
+        f"{_VERBS}.export",
+        "Write groups' offsets, ACLs, quotas and configuration to a store.",
+        "resnap export /var/lib/kafka --to s3://tiered/cluster-1 --keep 288",
+        "export",
+    ),
     "retain": CommandRow(
         f"{_VERBS}.retain",
         "Apply a retention to what was shipped.",

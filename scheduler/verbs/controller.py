@@ -225,6 +225,10 @@ def _head(image: MetadataImage) -> Row:
             {**record(change), "value": shown_as(change.name, change.value)} for change in image.broker_config_changes
         ],
         "quotas": [{"entity": dict(entity), "values": dict(values)} for entity, values in image.quotas.items()],
+        "accessControlEntries": [record(entry) for entry in image.access_control_entries],
+        "scramUsers": [
+            {"name": credential.name, "mechanism": credential.mechanism} for credential in image.scram_credentials
+        ],
         "producerIdBlocks": [row_of(BlockRow, block) for block in image.producer_id_blocks],
         "nextProducerId": image.next_producer_id,
         "deletedTopics": plain(image.deleted_topics),

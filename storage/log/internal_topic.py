@@ -1,4 +1,4 @@
-"""Reads the records of an internal topic in a log dir, such as ``__transaction_state``; they are uncompressed.
+"""Reads the records of an internal topic in a log dir, such as ``__transaction_state`` or ``__consumer_offsets``.
 
 The last batch of an active segment may be incomplete, because a broker is writing it. A compacted topic lacks offsets,
 and even whole segments; the remaining records are in log order.
@@ -56,6 +56,16 @@ def partitions_of(topic: str, log_dirs: Iterable[LogDir]) -> dict[int, Partition
     return dict(sorted(found.items()))
 
 
+class PlacedBatch(NamedTuple):
+    """A whole batch with its position, its checksum compared."""
+
+    path: Path
+    position: int
+    """Of the batch in the file."""
+    header: RecordBatchHeader
+    batch: bytes
+
+
 def read_partition(partition: PartitionDir) -> Iterator[PlacedRecord]:
     """Yield the records of one partition, in order, without control batches.
 
@@ -64,16 +74,29 @@ def read_partition(partition: PartitionDir) -> Iterator[PlacedRecord]:
         LogDirError: a file cannot be read.
 
     """
-    topic = partition.topic_partition.topic
+    what = f"{partition.topic_partition.topic} record"
+    for path, position, header, batch in read_partition_batches(partition):
+        if not header.is_control:
+            with in_file(path):
+                for record in read_records(batch, header, what=what, at=position):
+                    yield PlacedRecord(header.base_offset + record.offset_delta, record, header, position)
+
+
+def read_partition_batches(partition: PartitionDir) -> Iterator[PlacedBatch]:
+    """Yield the batches of one partition, in order, control batches among them.
+
+    Raises:
+        FormatError: a batch is damaged.
+        LogDirError: a file cannot be read.
+
+    """
     for segment in partition.segments:
         path = Path(segment.path)
         with legible(path), open_file(path) as file, in_file(path):
             for position, batch in _batches(file, segment):
                 header = read_header(batch, at=position)
                 check_crc(batch, at=position)
-                if not header.is_control:
-                    for record in read_records(batch, header, what=f"{topic} record", at=position):
-                        yield PlacedRecord(header.base_offset + record.offset_delta, record, header, position)
+                yield PlacedBatch(path, position, header, batch)
 
 
 def _batches(file: BinaryIO, segment: Segment) -> Iterator[tuple[int, bytes]]:

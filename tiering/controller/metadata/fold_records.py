@@ -5,8 +5,8 @@ and leaves no gap. A log that violates this is not refused, because brokers use 
 and the block is kept as allocated, so that an audit finds ids that two brokers have, or none.
 
 Source: ``TopicsDelta``, ``TopicDelta``, ``PartitionRegistration.merge``; ``ClusterDelta``, ``FeaturesDelta``,
-``ConfigurationsDelta``, ``ClientQuotasDelta``; ``ProducerIdsDelta``, ``ProducerIdsImage``,
-``ProducerIdControlManager``, ``ZkMigrationClient``; KIP-730.
+``ConfigurationsDelta``, ``ClientQuotasDelta``, ``AclsDelta``, ``ScramDelta``; ``ProducerIdsDelta``,
+``ProducerIdsImage``, ``ProducerIdControlManager``, ``ZkMigrationClient``; KIP-730.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from resnap.tiering.controller.metadata.records import (
     NO_BROKER_EPOCH,
     NO_LEADER_CHANGE,
     PRODUCER_ID_BLOCK_SIZE,
+    AccessControlEntryRecord,
     BrokerRegistrationChangeRecord,
     ClearElrRecord,
     ClientQuotaRecord,
@@ -47,12 +48,15 @@ from resnap.tiering.controller.metadata.records import (
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
+    RemoveAccessControlEntryRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     SupportedFeature,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UnregisterControllerRecord,
+    UserScramCredentialRecord,
     ZkMigrationStateRecord,
 )
 
@@ -103,6 +107,10 @@ class FoldState:
     configs: defaultdict[ConfigResource, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     broker_config_changes: list[ConfigChange] = field(default_factory=list)
     quotas: defaultdict[QuotaEntity, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
+    access_control_entries: dict[str, AccessControlEntryRecord] = field(default_factory=dict)
+    """By id."""
+    scram_credentials: dict[tuple[str, int], UserScramCredentialRecord] = field(default_factory=dict)
+    """By user and mechanism."""
     producer_id_blocks: list[ProducerIdBlock] = field(default_factory=list)
     next_producer_id: int | None = None
     transactions: list[MetadataTransaction] = field(default_factory=list)
@@ -128,6 +136,8 @@ class FoldState:
             configs={resource: dict(sorted(self.configs[resource].items())) for resource in sorted(self.configs)},
             broker_config_changes=tuple(self.broker_config_changes),
             quotas={entity: dict(sorted(values.items())) for entity, values in self.quotas.items()},
+            access_control_entries=tuple(entry for _, entry in sorted(self.access_control_entries.items())),
+            scram_credentials=tuple(credential for _, credential in sorted(self.scram_credentials.items())),
             producer_id_blocks=tuple(self.producer_id_blocks),
             next_producer_id=self.next_producer_id,
             transactions=tuple(self.transactions),
@@ -360,6 +370,27 @@ def set_quota(state: FoldState, record: ClientQuotaRecord, place: Place) -> None
         state.quotas[entity][record.key] = record.value
 
 
+def add_access_control_entry(state: FoldState, record: AccessControlEntryRecord, place: Place) -> None:  # noqa: ARG001
+    """Add an entry; one of the same id is replaced."""
+    state.access_control_entries[record.id] = record
+
+
+def remove_access_control_entry(state: FoldState, record: RemoveAccessControlEntryRecord, place: Place) -> None:
+    """Remove an entry that is there."""
+    if state.access_control_entries.pop(record.id, None) is None:
+        raise place.wrong(f"the access control entry {record.id} is removed, which was never added")
+
+
+def set_scram_credential(state: FoldState, record: UserScramCredentialRecord, place: Place) -> None:  # noqa: ARG001
+    """Set a user's credential of one mechanism."""
+    state.scram_credentials[record.name, record.mechanism] = record
+
+
+def remove_scram_credential(state: FoldState, record: RemoveUserScramCredentialRecord, place: Place) -> None:  # noqa: ARG001
+    """Remove a user's credential of one mechanism."""
+    state.scram_credentials.pop((record.name, record.mechanism), None)
+
+
 def give_block(state: FoldState, record: ProducerIdsRecord, place: Place) -> None:
     """Record that a block was allocated to a broker; or that all ids so far were, to brokers that are unknown now."""
     source = _source(record, place)
@@ -417,5 +448,9 @@ HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
     ZkMigrationStateRecord: set_migration_state,
     ConfigRecord: set_config,
     ClientQuotaRecord: set_quota,
+    AccessControlEntryRecord: add_access_control_entry,
+    RemoveAccessControlEntryRecord: remove_access_control_entry,
+    UserScramCredentialRecord: set_scram_credential,
+    RemoveUserScramCredentialRecord: remove_scram_credential,
     ProducerIdsRecord: give_block,
 }

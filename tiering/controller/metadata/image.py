@@ -19,7 +19,12 @@ from resnap.tiering.controller.metadata.records import TYPES_BY_MESSAGE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from resnap.tiering.controller.metadata.records import Endpoint, SupportedFeature
+    from resnap.tiering.controller.metadata.records import (
+        AccessControlEntryRecord,
+        Endpoint,
+        SupportedFeature,
+        UserScramCredentialRecord,
+    )
 
 METADATA_VERSION: Final = "metadata.version"
 METADATA_VERSIONS: Final[Mapping[int, str]] = dict(
@@ -259,13 +264,17 @@ class MetadataImage:
     configs: Mapping[ConfigResource, Mapping[str, str]]
     broker_config_changes: tuple[ConfigChange, ...]
     quotas: Mapping[QuotaEntity, Mapping[str, float]]
+    access_control_entries: tuple[AccessControlEntryRecord, ...]
+    """By id."""
+    scram_credentials: tuple[UserScramCredentialRecord, ...]
+    """By user and mechanism."""
     producer_id_blocks: tuple[ProducerIdBlock, ...]
     """In the order in which they were given."""
     next_producer_id: int | None
     """First id of the next block; None where no block was ever given."""
     transactions: tuple[MetadataTransaction, ...]
     left_aside: Mapping[str, int]
-    """How many records of each type were read and not folded: credentials, tokens, access control entries."""
+    """How many records of each type were read and not folded: delegation tokens."""
     skipped: tuple[SkippedRecords, ...]
     """By type and version. Kafka never gives a known type and version another meaning, so all else holds."""
     notes: tuple[Note, ...]

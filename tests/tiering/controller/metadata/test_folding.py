@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pytest
 
@@ -43,11 +43,15 @@ from resnap.tiering.controller.metadata.records import (
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RegisterControllerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     UnregisterControllerRecord,
+    UserScramCredentialRecord,
 )
 from tests.logs.batch_builder import write_data_batch
 from tests.logs.metadata_checkpoint import checkpoint_bytes
@@ -483,12 +487,33 @@ def test_a_feature_of_level_0_is_gone(folded: Callable[..., MetadataImage]) -> N
     assert folded(given, replace(given, feature_level=0)).features == {}
 
 
+ENTRY: Final = AccessControlEntryRecord(
+    id=UUID, resource_type=2, resource_name="a", pattern_type=3, principal="User:a", host="*", operation=3,
+    permission_type=3,
+)  # fmt: skip
+
+
+def test_an_access_control_entry_is_there_until_it_is_removed(folded: Callable[..., MetadataImage]) -> None:
+    removed = RemoveAccessControlEntryRecord(id=UUID)
+    assert folded(ENTRY).access_control_entries == (ENTRY,)
+    assert folded(ENTRY, removed).access_control_entries == ()
+    with pytest.raises(MetadataLogError, match="which was never added"):
+        folded(removed)
+
+
+def test_a_user_has_one_credential_of_each_mechanism(folded: Callable[..., MetadataImage]) -> None:
+    first = UserScramCredentialRecord(
+        name="alice", mechanism=1, salt=b"s", stored_key=b"k", server_key=b"v", iterations=4096
+    )
+    changed, other = replace(first, salt=b"t"), replace(first, mechanism=2)
+    removed = RemoveUserScramCredentialRecord(name="alice", mechanism=1)
+    assert folded(first, other, changed).scram_credentials == (changed, other)
+    assert folded(first, other, removed).scram_credentials == (other,)
+
+
 def test_what_is_not_folded_is_counted(folded: Callable[..., MetadataImage]) -> None:
-    entry = AccessControlEntryRecord(
-        id=UUID, resource_type=2, resource_name="a", pattern_type=3, principal="User:a", host="*", operation=3,
-        permission_type=3,
-    )  # fmt: skip
-    assert folded(entry, entry).left_aside == {"ACCESS_CONTROL_ENTRY_RECORD": 2}
+    token = RemoveDelegationTokenRecord(token_id="a")
+    assert folded(token, token).left_aside == {"REMOVE_DELEGATION_TOKEN_RECORD": 2}
 
 
 @pytest.mark.parametrize("content", [b"", bytes(100)])

@@ -1,0 +1,168 @@
+"""`resnap export`: writes the state of a cluster besides its records to a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from resnap.scheduler.cli.flags import METADATA, S3, SERVER, WRITE
+from resnap.scheduler.job.contract import Reported, Request, Verb, View
+from resnap.storage.errors import UsageError
+from resnap.storage.stores.urls import is_store_url, open_store
+from resnap.storage.words import human_bytes, instant, some
+from resnap.tiering.cluster_state.reading import read_cluster_state
+from resnap.tiering.cluster_state.state import write_state
+from resnap.tiering.cluster_state.stored import delete_older, keep_state, state_key
+from resnap.tiering.controller.metadata.cluster import find_metadata_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.output.rendering import Row
+    from resnap.tiering.cluster_state.state import ClusterState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Request):
+    """Write what a cluster needs besides its records to a store: groups' offsets, ACLs, quotas, configuration.
+
+    Reads __consumer_offsets and the metadata log in the log dirs of one node, beside a running broker, and writes one
+    JSON object, which is never overwritten. Run it on each broker: each has a part of __consumer_offsets.
+    """
+
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store that `resnap tier --to` ships to.")]
+    credentials: Annotated[
+        bool,
+        typer.Option(
+            "--credentials",
+            help="Also SCRAM credentials, and passwords in the configuration of brokers: whoever reads the store has"
+            " them.",
+        ),
+    ] = False
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=1, help="Delete all but the last N of this node; else all are kept."),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """A state of a cluster, and where it is."""
+
+    state: ClusterState
+    key: str
+    size_bytes: int
+    deleted: int
+
+
+def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
+    """Yield what was written; with ``dry_run`` what would be.
+
+    Raises:
+        UsageError: the sources are not the log dirs of one node.
+        MetadataLogError, MetadataVersionError, FormatError, LogDirError: the metadata log cannot be read.
+        StoreError: the store failed.
+
+    """
+    urls = [source for source in request.scope.sources if is_store_url(source)]
+    if urls:
+        raise UsageError(f"{urls[0]} is not a log dir of this host", hint="give the log dirs of a node")
+    log_dirs = [Path(source) for source in request.scope.sources]
+    metadata_log = context.settings.metadata_log or find_metadata_log(log_dirs)
+    if metadata_log is None:
+        context.warn(
+            "there is no metadata log: ACLs, quotas and configuration are not exported (--metadata-log); of a cluster"
+            " with ZooKeeper they are there"
+        )
+    state, faults = read_cluster_state(
+        log_dirs, metadata_log, taken_ms=context.clock.now_ms(), with_secrets=request.credentials
+    )
+    key, deleted = state_key(state), 0
+    if not context.settings.dry_run:
+        store = open_store(request.to, context.settings.s3())
+        key = keep_state(store, state)
+        # What could not be read now may be in an older one.
+        deleted = delete_older(store, key, request.keep) if request.keep is not None and not faults else 0
+    exported = Exported(state=state, key=key, size_bytes=len(write_state(state)), deleted=deleted)
+    yield Reported(what=exported, faults=faults, partly_done=bool(faults) and not context.settings.dry_run)
+
+
+class ExportView(View["Reported[Exported]"]):
+    """A summary: what is in the object."""
+
+    def __init__(self, request: Asked, *, dry_run: bool) -> None:
+        self._request, self._dry_run = request, dry_run
+        self._exported: Exported | None = None
+
+    def row(self, result: Reported[Exported]) -> Row | None:
+        """Keep what was written."""
+        self._exported = result.what
+        return None
+
+    def totals(self) -> Row:
+        """Return what is in the object, and its key."""
+        if self._exported is None:
+            return {}
+        exported, state = self._exported, self._exported.state
+        metadata = state.metadata
+        return {
+            "dryRun": self._dry_run,
+            "key": exported.key,
+            "bytes": exported.size_bytes,
+            "deleted": exported.deleted,
+            "clusterId": state.cluster_id,
+            "nodeId": state.node_id,
+            "taken": instant(state.taken_ms),
+            "offsetsPartitions": len(state.offsets),
+            "groups": len(state.groups),
+            "offsets": sum(map(len, state.groups.values())),
+            "metadataOffset": None if metadata is None else metadata.offset,
+            "topics": 0 if metadata is None else len(metadata.topics),
+            "configs": 0 if metadata is None else sum(map(len, metadata.configs.values())),
+            "quotas": 0 if metadata is None else sum(map(len, metadata.quotas.values())),
+            "accessControlEntries": 0 if metadata is None else len(metadata.access_control_entries),
+            "scramCredentials": 0 if metadata is None else len(metadata.scram_credentials),
+            "secretsLeftOut": 0 if metadata is None else metadata.secrets_left_out,
+        }
+
+    def closing(self) -> Iterator[str]:
+        """Yield the same in words, and what to do next."""
+        if self._exported is None:
+            return
+        exported, state = self._exported, self._exported.state
+        would = "would be " if self._dry_run else ""
+        size = human_bytes(exported.size_bytes)
+        yield f"{contents(state)} {would}written to {exported.key} ({size})."
+        if state.metadata is not None and state.metadata.secrets_left_out:
+            yield f"Left out: {some(state.metadata.secrets_left_out, 'password and credential')} (--credentials)."
+        if self._dry_run:
+            yield "Next: the same command without --dry-run."
+        else:
+            yield "Next: on each broker, every few minutes."
+
+
+def contents(state: ClusterState) -> str:
+    """Return what is in a state, in words."""
+    groups = state.groups
+    found = f"{some(sum(map(len, groups.values())), 'committed offset')} of {some(len(groups), 'group')}"
+    if state.metadata is None:
+        return found
+    metadata = state.metadata
+    entries = some(len(metadata.access_control_entries), "access control entry")
+    quotas = some(sum(map(len, metadata.quotas.values())), "quota")
+    settings = some(sum(map(len, metadata.configs.values())), "setting")
+    return f"{found}, {entries}, {quotas}, {settings} and {some(len(metadata.scram_credentials), 'credential')}"
+
+
+VERB = Verb(
+    takes=(METADATA, SERVER, WRITE, S3),
+    request=Asked,
+    run=run,
+    view=lambda request, context: ExportView(request, dry_run=context.settings.dry_run),
+    to="to",
+    is_short=True,
+)

@@ -1,0 +1,256 @@
+"""The state of a cluster at a moment, as a JSON document: what its records do not hold.
+
+A document is what one node knows: of ``__consumer_offsets`` a broker has the partitions that it is a replica of. So
+the state of a cluster is taken from the documents of all of its nodes (``merged``): the metadata of the one that has
+read most of the metadata log, and each partition of committed offsets from the one with its highest end offset.
+
+Passwords in the configuration, and SCRAM credentials, are in a document only if that was asked for.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from resnap.storage.errors import FormatError, parser_says
+from resnap.storage.json_values import typed
+from resnap.storage.log.names import TopicPartition
+from resnap.tiering.cluster_state.group_offsets import CommittedOffset, OffsetsPartition
+from resnap.tiering.controller.metadata.image import ConfigResource
+from resnap.tiering.controller.metadata.records import (
+    AccessControlEntryRecord,
+    ClientQuotaRecord,
+    ConfigRecord,
+    PartitionRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
+    TopicRecord,
+    UserScramCredentialRecord,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from resnap.tiering.cluster_state.group_offsets import GroupOffsets
+    from resnap.tiering.controller.metadata.image import MetadataImage, QuotaEntity
+
+VERSION: Final = 1
+RELIED_ON: Final = (
+    TopicRecord, RemoveTopicRecord, PartitionRecord, ConfigRecord, ClientQuotaRecord, AccessControlEntryRecord,
+    RemoveAccessControlEntryRecord, UserScramCredentialRecord, RemoveUserScramCredentialRecord,
+)  # fmt: skip
+"""Types of records of which none may be skipped."""
+_SECRET: Final = re.compile(r"password|secret|jaas|keystore\.key$", re.IGNORECASE)
+"""Names of settings with a value that nobody may read. Source: ``ConfigDef.Type.PASSWORD`` in ``KafkaConfig``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownTopic:
+    """A topic that the cluster has."""
+
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """What the metadata log says, as of ``offset``."""
+
+    offset: int
+    """Of the last record that was read."""
+    topics: Mapping[str, KnownTopic]
+    configs: Mapping[ConfigResource, Mapping[str, str]]
+    quotas: Mapping[QuotaEntity, Mapping[str, float]]
+    access_control_entries: tuple[AccessControlEntryRecord, ...]
+    scram_credentials: tuple[UserScramCredentialRecord, ...] = ()
+    secrets_left_out: int = 0
+    """Credentials and passwords that are not in the document."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterState:
+    """What a node knows of its cluster."""
+
+    cluster_id: str
+    node_id: int
+    taken_ms: int
+    metadata: ClusterMetadata | None
+    """None of a cluster with ZooKeeper."""
+    offsets: tuple[OffsetsPartition, ...]
+    """By partition of ``__consumer_offsets``."""
+
+    @property
+    def groups(self) -> GroupOffsets:
+        """The committed offsets by group; a group is in one partition."""
+        return {group: offsets for partition in self.offsets for group, offsets in partition.groups.items()}
+
+
+def metadata_of(image: MetadataImage, *, with_secrets: bool) -> ClusterMetadata:
+    """Return what is kept of an image, with or without passwords and credentials.
+
+    Raises:
+        MetadataVersionError: a record that belongs to it is of a version newer than this release.
+
+    """
+    image = image.relying_on(*RELIED_ON)
+    shown = {
+        resource: values
+        if with_secrets
+        else {name: value for name, value in values.items() if not _SECRET.search(name)}
+        for resource, values in image.configs.items()
+    }
+    passwords = sum(len(values) for values in image.configs.values()) - sum(map(len, shown.values()))
+    return ClusterMetadata(
+        offset=image.offset,
+        topics={
+            name: KnownTopic(topic_id=topic.topic_id, partitions=len(topic.partitions))
+            for name, topic in image.topics.items()
+        },
+        configs={resource: values for resource, values in shown.items() if values},
+        quotas=image.quotas,
+        access_control_entries=image.access_control_entries,
+        scram_credentials=image.scram_credentials if with_secrets else (),
+        secrets_left_out=0 if with_secrets else passwords + len(image.scram_credentials),
+    )
+
+
+def merged(states: Sequence[ClusterState]) -> ClusterState:
+    """Return the state of a cluster by the documents of its nodes, at least one."""
+    newest = max(states, key=lambda state: state.taken_ms)
+    metadata = [state.metadata for state in states if state.metadata is not None]
+    partitions: dict[int, OffsetsPartition] = {}
+    for state in sorted(states, key=lambda state: state.taken_ms):
+        for partition in state.offsets:
+            known = partitions.get(partition.partition)
+            if known is None or known.end_offset <= partition.end_offset:
+                partitions[partition.partition] = partition
+    return replace(
+        newest,
+        metadata=max(metadata, key=lambda one: one.offset, default=None),
+        offsets=tuple(partition for _, partition in sorted(partitions.items())),
+    )
+
+
+def write_state(state: ClusterState) -> bytes:
+    """Return the document of ``state``."""
+    document = {
+        "version": VERSION,
+        "clusterId": state.cluster_id,
+        "nodeId": state.node_id,
+        "takenMs": state.taken_ms,
+        "metadata": None if state.metadata is None else _metadata_json(state.metadata),
+        "offsets": [
+            {
+                "partition": partition.partition,
+                "endOffset": partition.end_offset,
+                "groups": {group: _offsets_json(offsets) for group, offsets in partition.groups.items()},
+            }
+            for partition in state.offsets
+        ],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _metadata_json(metadata: ClusterMetadata) -> dict[str, object]:
+    return {
+        "offset": metadata.offset,
+        "topics": {name: asdict(topic) for name, topic in metadata.topics.items()},
+        "configs": [
+            {"type": resource.type, "name": resource.name, "values": dict(values)}
+            for resource, values in metadata.configs.items()
+        ],
+        "quotas": [{"entity": list(entity), "values": dict(values)} for entity, values in metadata.quotas.items()],
+        "accessControlEntries": [asdict(entry) for entry in metadata.access_control_entries],
+        "scramCredentials": [
+            {
+                name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+                for name, value in asdict(credential).items()
+            }
+            for credential in metadata.scram_credentials
+        ],
+        "secretsLeftOut": metadata.secrets_left_out,
+    }
+
+
+def _offsets_json(offsets: Mapping[TopicPartition, CommittedOffset]) -> list[object]:
+    return [
+        [partition.topic, partition.partition, committed.offset, committed.leader_epoch, committed.metadata]
+        for partition, committed in offsets.items()
+    ]
+
+
+def read_state(document: bytes) -> ClusterState:
+    """Return the state in a document.
+
+    Raises:
+        FormatError: it has another form, or a version newer than this release.
+
+    """
+    try:
+        found = json.loads(document)
+        version = typed(int, found["version"])
+        if version == VERSION:
+            return _state(found)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError("state of a cluster", position=0, expected="a document of `resnap export`",
+                          found=parser_says(error)) from error  # fmt: skip
+    raise FormatError("version of the state of a cluster", position=0, expected=VERSION, found=version)
+
+
+def _state(found: Mapping[str, Any]) -> ClusterState:
+    metadata = found["metadata"]
+    return ClusterState(
+        cluster_id=typed(str, found["clusterId"]),
+        node_id=typed(int, found["nodeId"]),
+        taken_ms=typed(int, found["takenMs"]),
+        metadata=None if metadata is None else _metadata(metadata),
+        offsets=tuple(
+            OffsetsPartition(
+                partition=typed(int, partition["partition"]),
+                end_offset=typed(int, partition["endOffset"]),
+                groups={group: dict(map(_offset, offsets)) for group, offsets in partition["groups"].items()},
+            )
+            for partition in found["offsets"]
+        ),
+    )
+
+
+def _offset(values: Sequence[Any]) -> tuple[TopicPartition, CommittedOffset]:
+    topic, partition, offset, leader_epoch, metadata = values
+    return TopicPartition(typed(str, topic), typed(int, partition)), CommittedOffset(
+        typed(int, offset), typed(int, leader_epoch), typed(str, metadata)
+    )
+
+
+def _metadata(found: Mapping[str, Any]) -> ClusterMetadata:
+    return ClusterMetadata(
+        offset=typed(int, found["offset"]),
+        topics={
+            name: KnownTopic(topic_id=typed(str, topic["topic_id"]), partitions=typed(int, topic["partitions"]))
+            for name, topic in found["topics"].items()
+        },
+        configs={
+            ConfigResource(typed(int, resource["type"]), typed(str, resource["name"])): {
+                name: typed(str, value) for name, value in resource["values"].items()
+            }
+            for resource in found["configs"]
+        },
+        quotas={
+            tuple((typed(str, kind), name) for kind, name in quota["entity"]): {
+                key: typed(float, value) for key, value in quota["values"].items()
+            }
+            for quota in found["quotas"]
+        },
+        access_control_entries=tuple(AccessControlEntryRecord(**entry) for entry in found["accessControlEntries"]),
+        scram_credentials=tuple(map(_credential, found["scramCredentials"])),
+        secrets_left_out=typed(int, found["secretsLeftOut"]),
+    )
+
+
+def _credential(found: Mapping[str, Any]) -> UserScramCredentialRecord:
+    octets = {name: base64.b64decode(found[name], validate=True) for name in ("salt", "stored_key", "server_key")}
+    return UserScramCredentialRecord(**{**found, **octets})

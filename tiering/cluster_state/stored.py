@@ -1,0 +1,103 @@
+"""States of clusters in a store: one object for each moment and node, which is never overwritten.
+
+    .resnap/cluster/<cluster id>/<moment>-<node id>.json
+
+The moment is in UTC, so that keys are in the order of time.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from resnap.storage.errors import UsageError, in_file
+from resnap.storage.stores.protocol import key_part
+from resnap.tiering.cluster_state.state import read_state, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.cluster_state.state import ClusterState
+
+FOLDER: Final = ".resnap/cluster/"
+_KEY: Final = re.compile(rf"{re.escape(FOLDER)}(?P<cluster>[^/]+)/(?P<moment>\d{{8}}T\d{{9}}Z)-(?P<node>\d+)\.json")
+
+
+class StoredState(NamedTuple):
+    """The key of a state, and what it says."""
+
+    key: str
+    cluster: str
+    """Its id, as a part of a key."""
+    moment: str
+    node_id: int
+
+
+def state_key(state: ClusterState) -> str:
+    """Return the key of ``state``."""
+    at = datetime.fromtimestamp(state.taken_ms // 1000, UTC)
+    moment = f"{at:%Y%m%dT%H%M%S}{state.taken_ms % 1000:03d}Z"
+    return f"{FOLDER}{key_part(state.cluster_id)}/{moment}-{state.node_id}.json"
+
+
+def keep_state(store: ObjectStore, state: ClusterState) -> str:
+    """Write ``state`` and return its key.
+
+    Raises:
+        ObjectExistsError: there is one of this moment and node.
+        StoreError: the store failed.
+
+    """
+    key = state_key(state)
+    store.put(key, write_state(state), if_absent=True)
+    return key
+
+
+def delete_older(store: ObjectStore, newest: str, keep: int) -> int:
+    """Delete the states of the node of ``newest`` but the last ``keep``, and return how many.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    folder, _, name = newest.rpartition("/")
+    node = name.rpartition("-")[2]
+    keys = [info.key for info in store.list(f"{folder}/") if _KEY.fullmatch(info.key) and info.key.endswith(f"-{node}")]
+    older = sorted(keys)[:-keep]
+    for key in older:
+        store.delete(key)
+    return len(older)
+
+
+def newest_states(store: ObjectStore, cluster_ids: Collection[str]) -> list[tuple[str, ClusterState]]:
+    """Return the keys and content of the last state of each node of one of ``cluster_ids``; of any, if none is given.
+
+    Raises:
+        UsageError: there are some of several clusters.
+        FormatError: one is damaged.
+        StoreError: the store failed.
+
+    """
+    parts = {key_part(cluster_id) for cluster_id in cluster_ids}
+    matches = [match for info in store.list(FOLDER) if (match := _KEY.fullmatch(info.key)) is not None]
+    found = [StoredState(one[0], one["cluster"], one["moment"], int(one["node"])) for one in matches]
+    found = [stored for stored in found if not parts or stored.cluster in parts]
+    clusters = sorted({stored.cluster for stored in found})
+    if len(clusters) > 1:
+        raise UsageError(
+            f"{store.url} has states of the clusters {', '.join(clusters)}",
+            hint=f"name one with --cluster-state, such as {found[-1].key}",
+        )
+    newest = {stored.node_id: stored.key for stored in found}  # in the order of their moments
+    return read_states(store, list(newest.values()))
+
+
+def read_states(store: ObjectStore, keys: Sequence[str]) -> list[tuple[str, ClusterState]]:
+    """Return the states under ``keys``; raises as ``newest_states`` does, ObjectNotFoundError where one is missing."""
+    found = []
+    for key in keys:
+        with in_file(f"{store.url}/{key}"):
+            found.append((key, read_state(store.get(key))))
+    return found
