@@ -11,10 +11,10 @@ from resnap.scheduler.output.rendering import PARTITION, Column, plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
 from resnap.storage.words import counted, first_of, human_bytes, instant, some
-from resnap.tiering.judging.refusal import UnblockedBy
+from resnap.tiering.judging.refusal import Reason, UnblockedBy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from resnap.replay.explain import Explanation
     from resnap.scheduler.output.rendering import Row
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _MOST_SEGMENTS_NAMED: Final = 20
 MOST_ROWS: Final = 50
 """For people: more partitions than that are summed up by topic, and more of anything else is counted."""
+_MOST_URGENT: Final = (
+    Reason.STRAY, Reason.DAMAGED, Reason.INDEX_UNUSABLE, Reason.INDEX_MISSING, Reason.MISSING_SNAPSHOT
+)  # fmt: skip
 SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
 
 
@@ -76,6 +79,11 @@ def stop_lines(refusal: Mapping[str, Any], where: object) -> Iterator[str]:
     yield f"  -> {refusal['hint']}"
 
 
+def most_urgent(reasons: Collection[str]) -> str | None:
+    """Return the reason to do something about first: what a broker's start or a copy loses data by, then a rebuild."""
+    return next((reason for reason in (*_MOST_URGENT, *reasons) if reason in reasons), None)
+
+
 def identity(topic_partition: TopicPartition) -> Identity:
     """Return the fields that identify a partition in every row."""
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
@@ -112,10 +120,26 @@ def summed_by_topic(held: Sequence[Mapping[str, Any]], most_first: str, *joined:
     by_topic: dict[str, list[Mapping[str, Any]]] = {}
     for row in held:
         by_topic.setdefault(row["topic"], []).append(row)
-    sums = [_sum_of(rows, joined) for rows in by_topic.values()]
-    return sorted(
-        sums, key=lambda row: (-(len(row[most_first]) if most_first in joined else row[most_first]), row["topic"])
-    )
+    topics = sorted(by_topic.values(), key=lambda rows: (-_sum_in(rows, most_first), rows[0]["topic"]))
+    return summed_rest([(rows[0] if len(rows) == 1 else _sum_of(rows, joined), rows) for rows in topics], *joined)
+
+
+def summed_rest(topics: Sequence[tuple[Row, Sequence[Mapping[str, Any]]]], *joined: str) -> Sequence[Row]:
+    """Return the first rows of topics, and a row for all others where there are too many; each comes with its parts."""
+    shown = [row for row, _ in topics[:MOST_ROWS]]
+    rest = [part for _, parts in topics[MOST_ROWS:] for part in parts]
+    if rest:
+        shown.append({**_sum_of(rest, joined), **more_topics(len(topics))})
+    return shown
+
+
+def more_topics(topics: int) -> Row:
+    """Return what names the row of all topics that have none of their own."""
+    return {"topic": some(topics - MOST_ROWS, "more topic"), "partition": None}
+
+
+def _sum_in(rows: Sequence[Mapping[str, Any]], key: str) -> int:
+    return sum(len(row[key]) if isinstance(row[key], list) else row[key] for row in rows)
 
 
 def summed_note(held: Sequence[object]) -> Iterator[str]:
@@ -124,7 +148,7 @@ def summed_note(held: Sequence[object]) -> Iterator[str]:
         yield f"Summed up by topic: {some(len(held), 'partition')}; `--output json` has each."
 
 
-_OUTCOMES: Final = frozenset({"outcome", "logDir"})
+_OUTCOMES: Final = frozenset({"outcome", "logDir", "verdict"})
 """What a sum counts by its values."""
 
 

@@ -24,7 +24,7 @@ from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.selection import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
@@ -136,6 +136,11 @@ def remote_of(settings: Settings) -> str | None:
     return without_slash(f"{without_slash(url)}/{folder}")
 
 
+def rule_flags_of(settings: Settings) -> Iterator[str]:
+    """Yield the flags that were given, and decide what is judged as usable."""
+    return given_flags(settings, _RULES)
+
+
 def scope_of(
     settings: Settings, sources: Sequence[str] | None, saved: SavedPlan | None = None, *, reads: str = "log dirs"
 ) -> Scope:
@@ -173,6 +178,6 @@ def scope_of(
         metadata_log=settings.metadata_log,
         read_ahead=settings.metadata,
         remote=remote_of(settings) if saved is None else saved.remote,
-        rule_flags=tuple(given_flags(settings, _RULES)),
+        rule_flags=tuple(rule_flags_of(settings)),
         store_flags=tuple(given_flags(settings, _STORES)),
     )

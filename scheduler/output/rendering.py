@@ -87,7 +87,7 @@ class Column:
 
 def partition_name(row: Row) -> str:
     """Return the partition of a row that has ``topic`` and ``partition``, named like its directory."""
-    return f"{row['topic']}-{row['partition']}"
+    return str(row["topic"]) if row["partition"] is None else f"{row['topic']}-{row['partition']}"
 
 
 PARTITION: Final = Column(key="partition", title="PARTITION", of=partition_name)

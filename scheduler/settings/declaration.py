@@ -106,7 +106,13 @@ def _not_negative(value: timedelta) -> timedelta:
     return value
 
 
-Listed: TypeAlias = Annotated[tuple[str, ...], from_text(split_list)]
+def _named(values: tuple[str, ...]) -> tuple[str, ...]:
+    if "" in values:
+        raise ValueError("an entry is empty: a shell variable may not be set")
+    return values
+
+
+Listed: TypeAlias = Annotated[tuple[str, ...], from_text(split_list), AfterValidator(_named)]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Milliseconds: TypeAlias = Annotated[int, Field(ge=1, le=2**63 - 1)]
 """As Kafka has them, a Java long."""

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
 from resnap.scheduler.job.contract import Reported, Request, Result, Verb, View
-from resnap.scheduler.job.reports import SIZES, SizesRow, stop_lines
+from resnap.scheduler.job.reports import MOST_ROWS, SIZES, SizesRow, most_urgent, stop_lines, summed_rest
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.records import columns_of, row_of
@@ -27,7 +27,7 @@ from resnap.scheduler.settings.metadata import of_another_node
 from resnap.scheduler.verbs import before_move as moves
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.stores.urls import is_store_url
-from resnap.storage.words import first_of, human_bytes
+from resnap.storage.words import first_of, human_bytes, some
 from resnap.tiering.broker_releases import releases_of
 from resnap.tiering.check import BATCHES, CheckWork, check
 from resnap.tiering.cluster.broker_settings import describe_brokers
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from resnap.tiering.selection import Scope
 
 _MOST_SHOWN: Final = 3
-_FIRST: Final = (Reason.STRAY.value, Reason.DAMAGED.value, Reason.INDEX_UNUSABLE.value, Reason.INDEX_MISSING.value)
-"""What is to be done something about before anything else: to ship such a log, or to start its broker, loses data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,8 +228,9 @@ class CheckView(View[Result]):
         return ()
 
     def rest(self) -> Iterator[Row]:
-        """Yield the topics, by verdict, then name."""
-        yield from sorted(self._held, key=lambda row: Verdict(str(row["verdict"])).rank)
+        """Yield the topics, by verdict, then name; above some number the rest is one row."""
+        topics = sorted(self._held, key=lambda row: Verdict(str(row["verdict"])).rank)
+        yield from summed_rest([(row, [row]) for row in topics], "blockers")
 
     @property
     def verdict(self) -> Verdict:
@@ -259,6 +258,8 @@ class CheckView(View[Result]):
     def closing(self) -> Iterable[str]:
         """Yield the first of each reason with what to do about it, the answer, and the next command."""
         yield ""
+        if len(self._held) > MOST_ROWS:
+            yield f"Not shown: {some(len(self._held) - MOST_ROWS, 'more topic')}; `--output json` has each."
         for topic, one in (*self._blockers.values(), *self._warnings.values()):
             yield from stop_lines(one, topic if one["partition"] is None else f"{topic}-{one['partition']}")
         if self.is_cut_short:
@@ -292,14 +293,12 @@ class CheckView(View[Result]):
             yield "Next: turn tiering on:"
             yield from (f"  {line}" for line in turn_on_lines(self._off, self.settings))
             word = "Then"
-        blocker = next((self._blockers[one] for one in (*_FIRST, *self._blockers) if one in self._blockers), None)
-        if blocker is not None and blocker[1]["unblockedBy"] is None:  # what Kafka never tiers
-            blocker = next((one for one in self._blockers.values() if one[1]["unblockedBy"] is not None), None)
-        if Reason.MISSING_SNAPSHOT in self._blockers and not self._blockers.keys() & {*_FIRST}:
+        urgent = most_urgent([key for key, (_, one) in self._blockers.items() if one["unblockedBy"] is not None])
+        if urgent == Reason.MISSING_SNAPSHOT:
             install = self.scope.install_command("DIR")
             yield f"{word}: `resnap regenerate {self.scope.typed} --into DIR`, then `{install}`."
-        elif blocker is not None:
-            topic, one = blocker
+        elif urgent is not None:
+            topic, one = self._blockers[urgent]
             where = topic if one["partition"] is None else f"{topic}-{one['partition']}"
             yield f"{word}: {where}: {one['hint']}."
         elif self.verdict is Verdict.UNKNOWN:

@@ -7,7 +7,7 @@ import importlib
 import platform
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
@@ -20,6 +20,7 @@ from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.clock import Clock
 from resnap.scheduler.job.contract import Context, Request, Verb, View
+from resnap.scheduler.job.wiring import rule_flags_of
 from resnap.scheduler.output.answer import faults_line
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.settings.environment import process_environment
@@ -231,8 +232,9 @@ class DoctorView(View[DoctorFinding]):
     name = "findings"
     kind = "finding"
 
-    def __init__(self, log_dir: str | None) -> None:
-        self._log_dir = None if log_dir is None else shlex.quote(log_dir)
+    def __init__(self, places: Sequence[str], flags: Iterable[str]) -> None:
+        log_dir = next((place for place in places if not is_store_url(place)), "LOG_DIR")
+        self._check = shlex.join(["resnap", "check", log_dir, *flags])
         self._counts = dict.fromkeys(map(str, Health), 0)
 
     def lines(self, result: DoctorFinding) -> Iterator[str]:
@@ -260,7 +262,7 @@ class DoctorView(View[DoctorFinding]):
         if self._counts[Health.FAIL]:
             yield "Next: repair what failed, as the lines below it say, then the same command again."
         else:
-            yield f"Next: `resnap check {self._log_dir or 'LOG_DIR'}` says which topics can be tiered."
+            yield f"Next: `{self._check}` says which topics can be tiered."
 
     @property
     def exit_code(self) -> int:
@@ -272,6 +274,6 @@ VERB = Verb(
     takes=(SERVER, METADATA, ("producer_id_expiration_ms", "kafka_version"), ENGINE, S3),
     request=Asked,
     run=run,
-    view=lambda request, _: DoctorView(next((one for one in request.places or () if not is_store_url(one)), None)),
+    view=lambda request, context: DoctorView(request.places or (), rule_flags_of(context.settings)),
     reads="other",
 )

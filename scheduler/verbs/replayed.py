@@ -13,7 +13,7 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Reported, Result, Unread, View
-from resnap.scheduler.job.reports import MOST_ROWS, Identity, identity, summed_note
+from resnap.scheduler.job.reports import MOST_ROWS, Identity, identity, more_topics, summed_note
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
 from resnap.scheduler.verbs.planned import beginnings_gone, faults_of_files
@@ -281,10 +281,12 @@ class ReplayView(View[Result]):
             by_topic.setdefault(rows[0]["topic"], []).append(rows)
         topics = [(len(of_one), [*chain.from_iterable(of_one)]) for of_one in by_topic.values()]
         topics.sort(key=lambda one: (-sum(not _is_in_order(row) for row in one[1]), -len(one[1])))
-        for partitions, rows in topics:
-            yield {**_totals_row(rows), "partition": f"* ({partitions})"}
+        for partitions, rows in topics[:MOST_ROWS]:
+            yield _totals_row(rows) if partitions == 1 else {**_totals_row(rows), "partition": f"* ({partitions})"}
             for row in islice(filterfalse(_is_in_order, rows), _MOST_SHOWN):
                 yield {**row, "offset": f"{row['offset']} of {partition_name(row)}"}
+        if rest := [row for _, rows in topics[MOST_ROWS:] for row in rows]:
+            yield {**_totals_row(rest), **more_topics(len(topics))}
 
     def totals(self) -> dict[str, int]:
         """Return totals over all replays."""

@@ -6,9 +6,11 @@ not cover, the first batch header of a few.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -24,6 +26,7 @@ from resnap.scheduler.job.reports import (
     RefusalRow,
     SizesRow,
     bytes_of,
+    most_urgent,
     stop_of,
     summed_by_topic,
     summed_note,
@@ -34,6 +37,7 @@ from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.log.producer_snapshot import entries_in
+from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import human_count, some
 from resnap.tiering.broker_releases import faults_of
 from resnap.tiering.judging.inventory import Compaction, SnapshotState
@@ -291,13 +295,14 @@ def _lost_boundaries(inventory: PartitionInventory) -> list[LostBoundary]:
 
 def facts_in(row: Mapping[str, Any]) -> VerdictFacts:
     """Return the facts of a row of ``scan``, as it is kept."""
-    blocking = _stop_in(row["blocking"])
+    blocking, path = _stop_in(row["blocking"]), row["path"]
     return VerdictFacts(
         never=never_tiered(row["topic"], blocking, is_compacted=row["compaction"] == "compacted"),
         lost=frozenset(boundary["offset"] for boundary in row["lostBoundaries"]),
         broker_stop=_stop_in(row["brokerStops"]),
         blocking=blocking,
         lost_state=_stop_in(row.get("lostProducerState")),
+        log_dir="LOG_DIR" if is_store_url(path) else shlex.quote(str(PurePath(path).parent)),
     )
 
 
@@ -331,7 +336,8 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
         self._in_order = 0
         self._held: list[Mapping[str, Any]] = []
         """Rows that people see."""
-        self._first_stop: tuple[SelectedPartition, Refusal] | None = None
+        self._stops: dict[str, tuple[SelectedPartition, Refusal]] = {}
+        """The first of each reason."""
         self._lost_state: list[PartitionScan] = []
 
     @property
@@ -357,8 +363,8 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
             self._totals["segments"] += len(selected.inventory.partition.segments)
             self._totals["boundaries"] += len(selected.inventory.boundaries)
             self._totals["lost"] += selected.inventory.lost
-            if self._first_stop is None and result.what.judged.blockers.stop is not None:
-                self._first_stop = selected, result.what.judged.blockers.stop
+            if (stop := result.what.judged.blockers.stop) is not None:
+                self._stops.setdefault(stop.reason, (selected, stop))
         if result.what.judged.lost_state is not None:
             self._lost_state.append(result.what)
         return {**row_of(ScanRow, result.what)}
@@ -395,9 +401,10 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
             yield f"Not shown: {some(self._in_order, 'partition')} in which nothing is missing and nothing stops."
         if self._totals["compacted"]:
             yield f"Never: {some(self._totals['compacted'], 'compacted partition')}, which Kafka does not tier."
-        if self._first_stop is not None:
-            selected, stop = self._first_stop
-            yield f"First stop of a broker's own tiering: {selected.topic_partition}, {stop.detail}."
+        urgent = most_urgent(self._stops)
+        if urgent is not None:
+            selected, stop = self._stops[urgent]
+            yield f"A broker's own tiering stops at {selected.topic_partition}: {stop.detail}."
             there = self._request.scope.typed
             replay = f"`resnap plan {there}` to see what a replay reads, then `resnap regenerate {there} --into DIR`"
             yield f"Next: {replay if self.lost and stop.reason is Reason.MISSING_SNAPSHOT else stop.hint}."

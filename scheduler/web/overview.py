@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from resnap.scheduler.api.paging import PAGE, Page
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.output.answer import answer_of, turn_on_lines, way_of
+from resnap.scheduler.output.answer import MOST_NAMED, answer_of, turn_on_lines, way_of
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.scan_history import ScannedDay, scanned_days
@@ -23,7 +23,7 @@ from resnap.scheduler.web.commands import Command, Shell, installs
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
 from resnap.scheduler.web.svg import LINE_PX, SIZES, Part, bar, element, picture, rect
 from resnap.scheduler.web.words import UNBLOCKED_BY, VERDICTS
-from resnap.storage.words import human_bytes, human_count, instant
+from resnap.storage.words import human_bytes, human_count, instant, some
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 
@@ -32,7 +32,6 @@ Glob = Annotated[str, Query(max_length=260)]
 Source = Annotated[str, Query(max_length=4096)]
 _LAST_RUNS = 5
 _MOST_LINKED = 5
-_MOST_NAMED = 10
 """Partitions with unfit snapshots in one store, or whose tiering has stopped."""
 MOST_DAYS: Final = 90
 _GAP: Final = 0.2
@@ -113,7 +112,7 @@ def show_overview(
         "sources": sources,
         "unfit": unfit,
         "partition_path": partition_path,
-        "overdue": scans.overdue(services.settings.copy_overdue_after_ms, limit=_MOST_NAMED),
+        "overdue": scans.overdue(services.settings.copy_overdue_after_ms, limit=MOST_NAMED),
         "seen_ms": min((source.scanned_ms for source in sources if source.scanned_ms), default=None),
         "runs": _runs(services),
         "commands": [
@@ -197,7 +196,8 @@ def _turning_on(services: Services, topics: Sequence[str]) -> list[Command]:
     if not topics:
         return []
     line, *more = turn_on_lines(topics, services.settings)
-    return [Command(" ".join(["turn tiering on for what is ready", *more]), line)]
+    which = f": the first {MOST_NAMED} of {some(len(topics), 'topic')}" if more else ""
+    return [Command(f"turn tiering on for what is ready{which}", line)]
 
 
 def _installs(services: Services) -> list[Command]:
@@ -224,7 +224,7 @@ def _unfit(services: Services) -> list[_UnfitStore]:
     stores = []
     for run, count in services.unfit_stores():
         found = services.history.partitions(run.id, limit=count, states=[PartitionState.FAILED])
-        names = [f"{outcome.topic}-{outcome.partition}" for outcome in found[:_MOST_NAMED]]
+        names = [f"{outcome.topic}-{outcome.partition}" for outcome in found[:MOST_NAMED]]
         stores.append(_UnfitStore(run, count, names, sorted({glob_of(outcome.topic) for outcome in found})))
     return stores
 

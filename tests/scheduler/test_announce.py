@@ -1,8 +1,16 @@
-"""What ``announce`` refuses before it connects to a cluster; the rest is in ``tests/kafka/test_announce.py``."""
+"""What ``announce`` refuses before it connects, and how its output ends; ``tests.kafka.test_announce`` has the rest."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import pytest
+
+from resnap.scheduler.job.contract import Reported
+from resnap.scheduler.verbs.announce import AnnounceView
+from resnap.tiering.remote_log.announcement import Announceable, Announcement, StopAt, StopReason
+from resnap.tiering.remote_log.records import TopicIdPartition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,3 +36,31 @@ def test_a_connection_that_cannot_be_made_as_it_is_meant_is_not_made(
     for asked in (("replicas",), ("check", broker_log)):
         ran = command(*asked, *at)
         assert (ran.code, f"{tmp_path / 'gone'}: cannot be read: No such file" in ran.err) == (10, True), ran.err
+
+
+ORDERS = TopicIdPartition(name="orders", id="AAAAAAAAAAAAAAAAAAAAAQ", partition=0)
+SEGMENT = Announceable(
+    partition=ORDERS, id="AAAAAAAAAAAAAAAAAAAAAg", manifest_key="m", base_offset=0, next_base_offset=9,
+    leader_epochs=(), max_timestamp_ms=None, log_bytes=1, stored_bytes=1, created_at_ms=1, cluster_id=None,
+    broker_id=None, misplaced=None,
+)  # fmt: skip
+GAP = StopAt(reason=StopReason.GAP, offset=9, detail="no segment begins at 9")
+
+
+NOTHING = Announcement(partition=ORDERS, segments=(), below=0, expired=0, stop=None)
+
+
+@pytest.mark.parametrize(
+    ("published", "announced", "said"),
+    [
+        (False, replace(NOTHING, segments=(SEGMENT,)), "the same command with --publish"),
+        (False, replace(NOTHING, stop=GAP), "the same command again, once what the errors and STOPS name"),
+        (False, replace(NOTHING, below=3, awaits_leader=True), "let them copy, then the same command again"),
+        (False, replace(NOTHING, below=3), "nothing is left to do here; `resnap remote status`"),
+        (True, replace(NOTHING, segments=(SEGMENT,), awaits_leader=True), "let leaders copy again, then the same"),
+    ],
+)
+def test_the_output_ends_with_the_next_step(published: bool, announced: Announcement, said: str) -> None:
+    view = AnnounceView(published=published)
+    assert view.row(Reported(what=announced)) is not None
+    assert [*view.closing()][-1].startswith(f"Next: {said}")

@@ -109,6 +109,13 @@ def test_an_empty_argument_is_not_the_current_directory(
     assert not list(here.iterdir())
 
 
+@pytest.mark.parametrize("flag", ["--topic", "--exclude-topic", "--partition"])
+def test_an_empty_name_is_not_a_name_that_nothing_has(command: Resnap, broker_log: Path, flag: str) -> None:
+    ran = command("scan", broker_log, "--topic", "payments", flag, "")
+    assert (ran.code, ran.out) == (2, "")
+    assert f"(flag {flag}): an entry is empty: a shell variable may not be set" in ran.err
+
+
 @pytest.mark.parametrize("below", ["", "strange", "payments-0"])
 @pytest.mark.parametrize("command_line", ["regenerate --into", "tier --to"])
 def test_no_log_dir_of_a_broker_is_a_destination_though_it_is_not_a_source(

@@ -248,3 +248,8 @@ def test_the_metadata_log_of_a_log_dir_counts_as_for_other_commands(
     said = command("doctor", fixture_set("kafka-3.9.1-kraft").data, "--engine", "local").out
     assert "12 hours (metadata log" in said
     assert "Kafka's known faults in 3.9.x, for any tiered topic: state-lost-from-remote" in said
+
+
+def test_the_next_step_has_the_flags_that_were_given(command: Resnap, broker_log: Path) -> None:
+    said = command("doctor", broker_log, "--engine", "local", "--kafka-version", "3.9.1").out.splitlines()
+    assert said[-1] == f"Next: `resnap check {broker_log} --kafka-version 3.9.1` says which topics can be tiered."

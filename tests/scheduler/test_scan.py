@@ -415,13 +415,13 @@ def test_many_partitions_are_summed_up_by_topic_the_most_missing_first(
     rows = command("scan", data, "--output", "json").document["partitions"]
     ran = command("scan", data)
     shown = [line.split() for line in ran.out.splitlines() if line.startswith(("many", "legacy"))]
-    assert [words[:2] for words in shown] == [["many-*", "(51)"], ["legacy-*", "(1)"]]
+    assert [words[:2] for words in shown] == [["many-*", "(51)"], ["legacy-0", "19"]]
     assert int(shown[0][2]) == sum(row["segments"] for row in rows if row["topic"] == "many")
     assert "Summed up by topic: 52 partitions; `--output json` has each." in ran.out
     planned = command("plan", data).out
     assert [line.split()[:2] for line in planned.splitlines() if line.startswith(("many", "legacy"))] == [
         ["many-*", "(51)"],
-        ["legacy-*", "(1)"],
+        ["legacy-0", "16"],
     ]
     assert "Summed up by topic: 52 partitions" in planned
     (data / "replication-offset-checkpoint").write_text("0\n51\n" + "".join(f"many {n} 999\n" for n in range(51)))
@@ -436,3 +436,35 @@ def test_many_partitions_are_summed_up_by_topic_the_most_missing_first(
         assert said[1].startswith(told), said
         assert sum(line.startswith("many") for line in said) == 1
         assert any(line.startswith("Summed up by topic: 5") for line in said)
+
+
+def test_many_topics_have_one_row_for_all_that_follow_the_first(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "many"
+    for number in range(53):
+        shutil.copytree(broker_log / "orders-0", data / f"good-{number:02}-0", copy_function=os.link)
+        shutil.copytree(broker_log / "payments-1", data / f"lost-{number:02}-0", copy_function=os.link)
+    rows = [f"{name}-{number:02} 0 1395\n" for number in range(53) for name in ("good", "lost")]
+    (data / "replication-offset-checkpoint").write_text(f"0\n{len(rows)}\n{''.join(rows)}")
+    scanned, planned, checked = (command(verb, data).out.splitlines() for verb in ("scan", "plan", "check"))
+    for said in (scanned, planned):
+        assert sum(line.startswith("lost-") for line in said) == 50
+        assert next(line.split()[:3] for line in said if " more topics" in line) == ["3", "more", "topics"]
+    assert sum(line.startswith(("lost-", "good-")) for line in checked) == 50
+    rest = next(" ".join(line.split()) for line in checked if " more topics " in line)
+    assert rest.startswith("56 more topics 3 blocked, 53 ready 56 ")
+    assert rest.endswith(" missing-snapshot (3)")
+    assert "Not shown: 56 more topics; `--output json` has each." in checked
+    made = command("regenerate", data, "--into", tmp_path / "made", "--engine", "local").out.splitlines()
+    assert sum(line.startswith("lost-") for line in made) == 50
+    assert next(" ".join(line.split()) for line in made if " more topics " in line).startswith("3 more topics 12 ")
+
+
+def test_what_a_rebuild_unblocks_is_the_next_step_before_what_nothing_but_time_does(
+    command: Resnap, broker_log: Path
+) -> None:
+    said = command("scan", broker_log, "--topic", "legacy", "--topic", "payments").out.splitlines()
+    assert [line.split()[0] for line in said[1:3]] == ["legacy-0", "payments-0"]
+    assert f"Next: `resnap plan {broker_log}" in said[-1]
+    assert "retention will delete it" in command("scan", broker_log, "--topic", "legacy").out.splitlines()[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from enum import StrEnum
@@ -99,6 +100,7 @@ class VerdictFacts:
         broker_stop: where a broker's own tiering stops.
         blocking: where Resnap stops.
         lost_state: the evidence that the replica has lost its producer state.
+        log_dir: where snapshots are installed, as it is typed in a shell.
 
     """
 
@@ -107,6 +109,7 @@ class VerdictFacts:
     broker_stop: Stop | None
     blocking: Stop | None
     lost_state: Stop | None
+    log_dir: str = "LOG_DIR"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,16 +334,16 @@ def judge(facts: VerdictFacts, repairs: Sequence[Repair]) -> Judgement:
         return Judgement(verdict=Verdict.READY, reason=None, detail=detail, next_step=next_step)
     if stop.reason == Reason.UNREADABLE:
         return _answer(Verdict.UNKNOWN, stop)
-    repaired = _after_repairs(stop, facts.lost, repairs)
+    repaired = _after_repairs(stop, facts, repairs)
     if repaired is None and blocking is not None and blocking.reason != Reason.HW_UNKNOWN:  # a replay does without
         return _answer(Verdict.BLOCKED, blocking)
     return _answer(Verdict.BLOCKED, repaired or stop)
 
 
-def _after_repairs(stop: Stop, lost: frozenset[int], repairs: Sequence[Repair]) -> Stop | None:
-    """Return ``stop`` with what is left to do after the runs; None if none has made all that is ``lost``."""
+def _after_repairs(stop: Stop, facts: VerdictFacts, repairs: Sequence[Repair]) -> Stop | None:
+    """Return ``stop`` with what is left to do after the runs; None if none has made all that is lost."""
     for repair in repairs:
-        if not lost or not lost <= repair.offsets:
+        if not facts.lost or not facts.lost <= repair.offsets:
             continue
         if repair.how == "shipped":
             step = (
@@ -349,7 +352,7 @@ def _after_repairs(stop: Stop, lost: frozenset[int], repairs: Sequence[Repair]) 
             )
             return replace(stop, hint=step, unblocked_by=UnblockedBy.ANNOUNCE, until_ms=None)
         if stop.unblocked_by is UnblockedBy.REBUILD:
-            step = f"stop the broker, then `resnap install {repair.destination} LOG_DIR`"
+            step = f"stop the broker, then `resnap install {shlex.quote(repair.destination)} {facts.log_dir}`"
             return replace(stop, hint=step, unblocked_by=UnblockedBy.INSTALL)
     return None
 

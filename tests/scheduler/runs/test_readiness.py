@@ -35,6 +35,7 @@ def row(*lost: int, stop: object = STOP, blocking: object = None, compaction: st
     return {
         "topic": topic,
         "partition": 0,
+        "path": f"/the logs/{topic}-0",
         "compaction": compaction,
         "lost": len(lost),
         "lostBoundaries": [{"offset": offset} for offset in lost],
@@ -97,6 +98,7 @@ def test_what_is_repaired_counts_at_once_and_after_the_next_scan(scans: Scans) -
     scans.keep("/a", [row(10), row(10, topic="other")])
     assert answers(scans) == wanted
     assert scans.waiting()[UnblockedBy.INSTALL] == 1
+    assert scans.find("t", 0)[0].judgement.next_step == "stop the broker, then `resnap install /out '/the logs'`"
     scans.keep("/a", [row(10, 20)])
     assert answers(scans) == {"t": UnblockedBy.REBUILD}, "another one is lost, and the other partition gone"
 
