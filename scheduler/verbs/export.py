@@ -31,7 +31,8 @@ class Asked(Request):
     """Write what a cluster needs besides its records to a store: groups' offsets, ACLs, quotas, configuration.
 
     Reads __consumer_offsets and the metadata log in the log dirs of one node, beside a running broker, and writes one
-    JSON object, which is never overwritten. Run it on each broker: each has a part of __consumer_offsets.
+    JSON object, which is never overwritten. Run it on each broker: each has a part of __consumer_offsets. `resnap
+    restore --new-cluster` takes the last of each node.
     """
 
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store that `resnap tier --to` ships to.")]
@@ -138,11 +139,11 @@ class ExportView(View["Reported[Exported]"]):
         size = human_bytes(exported.size_bytes)
         yield f"{contents(state)} {would}written to {exported.key} ({size})."
         if state.metadata is not None and state.metadata.secrets_left_out:
-            yield f"Left out: {some(state.metadata.secrets_left_out, 'password and credential')} (--credentials)."
+            yield f"Left out: {some(state.metadata.secrets_left_out, 'secret')} (--credentials)."
         if self._dry_run:
             yield "Next: the same command without --dry-run."
         else:
-            yield "Next: on each broker, every few minutes."
+            yield "Next: on each broker, every few minutes; `resnap restore --new-cluster` takes the last of each."
 
 
 def contents(state: ClusterState) -> str:

@@ -1,4 +1,4 @@
-"""What `resnap restore` writes to a new cluster's metadata: topics, their settings, and producer ids."""
+"""What `resnap restore` writes to a new cluster's metadata: topics, producer ids, and the state that was exported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import Result
+from resnap.scheduler.verbs.restored_state import NOT_EXPORTED, RestoredState
 from resnap.storage.errors import ResnapError, VerificationError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.scheduler.output.rendering import Row
+    from resnap.scheduler.verbs.restored_state import ExportedState
     from resnap.storage.disk import Disk
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
@@ -46,6 +48,8 @@ class NewCluster(Result):
     next_producer_id: int
     left_out: tuple[str, ...]
     """Topics that it does not get."""
+    restored_state: RestoredState | None
+    """None where the store has no state of the cluster."""
 
     @property
     def row(self) -> Row:
@@ -55,16 +59,19 @@ class NewCluster(Result):
             "topics": [topic.name for topic in self.topics],
             "leftOut": list(self.left_out),
             "nextProducerId": self.next_producer_id,
+            "clusterState": None if self.restored_state is None else self.restored_state.row,
         }
 
-    def text(self, would: str) -> str:
-        """Return the same in words."""
+    def text(self, would: str) -> Iterator[str]:
+        """Yield the same in words."""
         out = f" Left out: {', '.join(self.left_out)}." if self.left_out else ""
         topics = some(len(self.topics), "topic")
-        return (
+        yield (
             f"{topics} {would}written to {self.path}; producer ids begin at {self.next_producer_id}.{out} The cluster"
             " gets them when its controllers start for the first time: let each have the same."
         )
+        if self.restored_state is not None:
+            yield from self.restored_state.text(would)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +84,10 @@ class Beginning:
     """Of the store."""
     topics: Mapping[str, TopicSettings]
     """By name, instead of what the store says."""
+    exported: ExportedState | None
+    """The last state of the lost cluster that the store has."""
+    offsets_to: Path | None
+    """Where files with the offsets of groups are written to."""
     disk: Disk | None
     """None writes nothing."""
 
@@ -120,14 +131,24 @@ def begin_cluster(
         highest[one.topic_partition] if one.topic_partition in highest else highest_in_snapshots(one) for one in found
     ]
     bootstrap = beginning.bootstrap
-    records = records_for(topics, max(ids, default=-1), bootstrap.records, bootstrap.features)
+    exported, restored = beginning.exported, None
+    of_cluster = None if exported is None else exported.records()
+    records = records_for(topics, max(ids, default=-1), bootstrap.records, bootstrap.features, of_cluster)
+    if exported is None:
+        said.warnings.append(NOT_EXPORTED)
+    else:
+        restored = RestoredState.of(exported, topics, found, beginning.offsets_to)
+        said.warnings += restored.warnings()
     if beginning.disk is not None:
         bootstrap.write(records, beginning.disk)
+        if restored is not None:
+            restored.write(beginning.disk)
     return NewCluster(
         path=bootstrap.path,
         topics=tuple(topics),
         next_producer_id=next(record.next_producer_id for record in records if isinstance(record, ProducerIdsRecord)),
         left_out=tuple(said.left_out),
+        restored_state=restored,
         warnings=tuple(said.warnings),
         faults=tuple(said.faults),
         partly_done=bool(topics) and beginning.disk is not None,
@@ -158,6 +179,8 @@ def _topics(
     topics = []
     for topic, partitions in sorted(by_topic.items()):
         stored = read_topic(store, topic_key(topic, partitions[0].topic_id or ""))
+        if beginning.exported is not None:
+            stored = beginning.exported.settings_of(topic, partitions[0].topic_id or "").over(stored)
         settings = beginning.topics.get(topic, UNKNOWN).over(stored)
         topics.append(_topic(partitions, settings, beginning.assignment, said))
     return topics

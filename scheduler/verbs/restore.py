@@ -28,6 +28,7 @@ from resnap.scheduler.verbs.restored_partition import (
     passed_over,
     warnings_of,
 )
+from resnap.scheduler.verbs.restored_state import exported_state
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.layouts.protocol import Tiered
@@ -42,7 +43,7 @@ from resnap.storage.stores.urls import local_path
 from resnap.tiering.cluster.client import Connect
 from resnap.tiering.controller.metadata.bootstrap import Bootstrap, read_bootstrap
 from resnap.tiering.installing.stopped_broker import refuse_running
-from resnap.tiering.restoring.new_cluster import MAX_BROKER_ID, Assignment, place_partitions, read_assignment
+from resnap.tiering.restoring.new_cluster import Assignment, assign_to_all, place_partitions, read_assignment
 from resnap.tiering.restoring.restoration import (
     Replaced,
     Restoration,
@@ -62,7 +63,8 @@ class Asked(Request):
     """Make partition directories of what was shipped, which a broker opens: logs, indexes, snapshots, leader epochs.
 
     Each is whole and compared with its manifests before it has its name; what is there already is never touched. With
-    --new-cluster the topics, with ids and settings, come into the metadata of a cluster before its first start.
+    --new-cluster the topics, with ids and settings, come into the metadata of a cluster before its first start, and so
+    do ACLs, quotas and users that `resnap export` has written to the store.
     """
 
     url: Annotated[
@@ -118,6 +120,23 @@ class Asked(Request):
             ' "config": {...}}}.',
         ),
     ] = None
+    cluster_state: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster-state",
+            metavar="KEY",
+            help="For a new cluster: the object of `resnap export` to use, below URL; else the last of each node.",
+        ),
+    ] = None
+    offsets_to: Annotated[
+        Path | None,
+        typer.Option(
+            "--offsets-to",
+            metavar="DIR",
+            help="For a new cluster: write the exported offsets of consumer groups there, as files for"
+            " kafka-consumer-groups.sh --from-file.",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +154,10 @@ class Order:
     """Where the bootstrap metadata of a new cluster is, which gets what is restored."""
     topics: Mapping[str, TopicSettings] = field(default_factory=dict)
     """How topics are configured, by name, instead of what the store says."""
+    cluster_state: str | None = None
+    """The key of the state that a new cluster gets; None for the last of each node."""
+    offsets_to: Path | None = None
+    """Where files with the offsets of groups are written to."""
     connect: Connect | None = None
     """Connects to the running cluster; None where none is named."""
     dry_run: bool = False
@@ -276,7 +299,7 @@ class _Run:
             lost = {one.topic_partition.topic for one in selected.problems if one.topic_partition is not None}
             found = list(self._restorable(selected.partitions, instead, faults, lost))
             work = list(self._targets_of(found, targets, faults, lost))
-            beginning = None if bootstrap is None else self._beginning(bootstrap, targets)
+            beginning = None if bootstrap is None else self._beginning(bootstrap, targets, found)
             if beginning is not None:
                 check_beginning(beginning, found, lost, self.sources)
             warnings = (
@@ -303,14 +326,17 @@ class _Run:
             else:
                 yield begin_cluster(beginning, found, lost, highest, self.sources)
 
-    def _beginning(self, bootstrap: Bootstrap, targets: Sequence[Target]) -> Beginning:
+    def _beginning(self, bootstrap: Bootstrap, targets: Sequence[Target], found: Sequence[Restoration]) -> Beginning:
         request, brokers = self.request, {target.there.broker_id for target in targets}
+        store = tiered_part(request.scope.sources[0], self.sources).store
         return Beginning(
             bootstrap=bootstrap,
             assignment=request.assignment
             or Assignment(brokers=tuple(sorted(broker for broker in brokers if broker is not None))),
             url=request.scope.sources[0],
             topics=request.topics,
+            exported=exported_state(store, request.cluster_state, found),
+            offsets_to=request.offsets_to,
             disk=None if request.dry_run else self.disk,
         )
 
@@ -426,10 +452,12 @@ def _order(asked: Asked, settings: Settings) -> Order:
     if not asked.into and (asked.new_cluster is None or (asked.brokers is None and asked.assignment is None)):
         hint = "give --into LOG_DIR; on a controller that is not a broker --new-cluster, and --brokers or --assignment"
         raise UsageError("no log dir to restore into", hint=hint)
+    if asked.new_cluster is None and (asked.cluster_state or asked.offsets_to):
+        raise UsageError("--cluster-state and --offsets-to are for a new cluster", hint="give --new-cluster")
     if asked.assignment is not None:
         chosen: Assignment | None = read_assignment(asked.assignment)
     else:
-        chosen = None if asked.brokers is None else _brokers(asked.brokers)
+        chosen = None if asked.brokers is None else assign_to_all(asked.brokers)
     return Order(
         scope=replace(asked.scope, sources=(asked.url,)),
         log_dirs=tuple(asked.into or ()),
@@ -437,6 +465,8 @@ def _order(asked: Asked, settings: Settings) -> Order:
         assignment=chosen,
         new_cluster=None if asked.new_cluster is None else asked.new_cluster.absolute(),
         topics={} if asked.topic_config is None else topics_in_file(asked.topic_config),
+        cluster_state=asked.cluster_state,
+        offsets_to=None if asked.offsets_to is None else asked.offsets_to.absolute(),
         connect=None if settings.bootstrap_server is None else partial(cluster_of, settings),
         dry_run=settings.dry_run,
     )
@@ -447,15 +477,6 @@ def _unmatched_settings(request: Order, topics: Collection[str]) -> Iterator[str
     for topic in sorted(request.topics.keys() - set(topics)):
         if request.scope.wants(topic):
             yield f"--topic-config names {topic}, of which nothing is restored: what it says of that has no effect"
-
-
-def _brokers(text: str) -> Assignment:
-    """Return that each of the brokers gets a replica of every partition."""
-    words = [word.strip() for word in text.split(",")]
-    ids = [int(word) for word in words if word.isdecimal()]
-    if len(set(ids)) < len(words) or max(ids) > MAX_BROKER_ID:
-        raise UsageError(f"--brokers {text}: expected different node ids with commas between them, such as 1,2,3")
-    return Assignment(brokers=tuple(ids))
 
 
 def _topic_id(text: str) -> tuple[str, str]:

@@ -161,7 +161,7 @@ class RestoreView(View[Result]):
             f" {agreeing(there, 'was', 'were')} there already.{nothing}"
         )
         if self._cluster is not None:
-            yield self._cluster.text(would)
+            yield from self._cluster.text(would)
         if self._totals["dryRun"]:
             if self._open:
                 yield (

@@ -141,7 +141,8 @@ def begin(command: Resnap, cluster: list[Broker], store: Path, root: Path) -> Be
         broker.root.mkdir()
     for broker in others:
         broker.format()
-    paths = {"/var/lib/kafka/data": first.log_dirs[0], "s3://bucket/tiered": store.as_uri()}
+    paths = {"/var/lib/kafka/data": first.log_dirs[0], "s3://bucket/tiered": store.as_uri(),
+             "/var/tmp/offsets": root / "offsets"}  # noqa: S108  # fmt: skip
     operator = Operator(root, paths, {"kafka-storage.sh": lambda _: first.format()})
     operator.follow(DISASTER, FORMAT)
     planned = command(*restore, "--dry-run")

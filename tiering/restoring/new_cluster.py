@@ -23,19 +23,27 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from os.path import realpath
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError, parser_says
 from resnap.storage.json_values import typed
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.whole_file import read_whole
-from resnap.tiering.controller.metadata.image import METADATA_VERSION, METADATA_VERSIONS, ResourceType
+from resnap.tiering.controller.metadata.image import (
+    ALL_BROKERS,
+    METADATA_VERSION,
+    METADATA_VERSIONS,
+    ConfigResource,
+    ResourceType,
+)
 from resnap.tiering.controller.metadata.records import (
     NO_BROKER,
     NO_LEADER,
     PRODUCER_ID_BLOCK_SIZE,
+    ClientQuotaRecord,
     ConfigRecord,
+    EntityData,
     PartitionRecord,
     ProducerIdsRecord,
     TopicRecord,
@@ -45,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from resnap.tiering.cluster_state.state import ClusterMetadata
     from resnap.tiering.controller.metadata.records import MetadataRecord
 
 ANY: Final = "any"
@@ -92,6 +101,20 @@ class Assignment:
             raise UsageError(f"{partition}: --assignment does not list it",
                              hint="add it to the file, or exclude the topic (--exclude-topic)")  # fmt: skip
         return found
+
+
+def assign_to_all(text: str) -> Assignment:
+    """Return that each of the brokers gets a replica of every partition; ``text`` has their ids.
+
+    Raises:
+        UsageError: it has something else.
+
+    """
+    words = [word.strip() for word in text.split(",")]
+    ids = [int(word) for word in words if word.isdecimal()]
+    if len(set(ids)) < len(words) or max(ids) > MAX_BROKER_ID:
+        raise UsageError(f"--brokers {text}: expected different node ids with commas between them, such as 1,2,3")
+    return Assignment(brokers=tuple(ids))
 
 
 def read_assignment(path: Path) -> Assignment:
@@ -201,11 +224,12 @@ def records_for(
     highest_producer_id: int,
     known: Sequence[MetadataRecord],
     features: Mapping[str, int],
+    of_cluster: Sequence[MetadataRecord] | None = None,
 ) -> list[MetadataRecord]:
-    """Return the records of ``topics``, after those of producer ids.
+    """Return the records of ``topics``, after those of producer ids and those ``of_cluster``.
 
-    ``known`` are the records of an earlier run: its topics are kept, except those with the same names or ids.
-    ``features`` are the initial feature levels of the cluster.
+    ``known`` are the records of an earlier run: its topics are kept, except those with the same names or ids; those of
+    the cluster are, unless there are others. ``features`` are the initial feature levels of the cluster.
     """
     names, ids = {topic.name for topic in topics}, {topic.topic_id for topic in topics}
     ids |= {record.topic_id for record in known if isinstance(record, TopicRecord) and record.name in names}
@@ -215,10 +239,41 @@ def records_for(
     stay = [
         record for record in known
         if (isinstance(record, TopicRecord | PartitionRecord) and record.topic_id not in ids)
-        or (isinstance(record, ConfigRecord) and record.resource_name not in names)
+        or (_is_of_topic(record) and record.resource_name not in names)
     ]  # fmt: skip
+    if of_cluster is None:
+        of_topics = (ProducerIdsRecord, TopicRecord, PartitionRecord)
+        of_cluster = [record for record in known if not isinstance(record, of_topics) and not _is_of_topic(record)]
     ours = [record for topic in topics for record in _topic(topic, features)]
-    return [ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=block), *stay, *ours]
+    return [ProducerIdsRecord(broker_id=NO_BROKER, next_producer_id=block), *of_cluster, *stay, *ours]
+
+
+def _is_of_topic(record: MetadataRecord) -> TypeGuard[ConfigRecord]:
+    return isinstance(record, ConfigRecord) and record.resource_type == ResourceType.TOPIC
+
+
+def cluster_records(metadata: ClusterMetadata) -> list[MetadataRecord]:
+    """Return the records of all but topics, and of single brokers, whose settings are of the lost machines."""
+    quotas = [
+        ClientQuotaRecord(
+            entity=tuple(EntityData(entity_type=kind, entity_name=name) for kind, name in entity),
+            key=key, value=value, remove=False,
+        )
+        for entity, values in metadata.quotas.items()
+        for key, value in values.items()
+    ]  # fmt: skip
+    configs = [
+        ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
+        for resource, values in metadata.configs.items()
+        if is_of_cluster(resource)
+        for name, value in values.items()
+    ]
+    return [*configs, *quotas, *metadata.scram_credentials, *metadata.access_control_entries]
+
+
+def is_of_cluster(resource: ConfigResource) -> bool:
+    """Whether settings of ``resource`` go with the cluster, and not with a topic or a machine."""
+    return resource == ALL_BROKERS or resource.type not in (ResourceType.TOPIC, ResourceType.BROKER)
 
 
 def _block_above(highest_producer_id: int) -> int:

@@ -20,13 +20,7 @@ from resnap.storage.log.record import SNAPSHOT_FOOTER, write_data_batch
 from resnap.tiering.controller.metadata.batches import SnapshotFooterRecord, encode_record
 from resnap.tiering.controller.metadata.image import METADATA_VERSION
 from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION, read_checkpoint
-from resnap.tiering.controller.metadata.records import (
-    ConfigRecord,
-    FeatureLevelRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    TopicRecord,
-)
+from resnap.tiering.controller.metadata.records import FeatureLevelRecord, ProducerIdsRecord
 from resnap.tiering.controller.metadata.writer import control_batch
 
 if TYPE_CHECKING:
@@ -39,7 +33,6 @@ if TYPE_CHECKING:
 
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 FIRST_CHECKPOINT: Final = f"{0:020d}-{0:010d}.checkpoint"
-_OF_TOPICS: Final = (ProducerIdsRecord, TopicRecord, PartitionRecord, ConfigRecord)
 _RECORDS_IN_BATCH: Final = 1_000
 """Some 100 KB: far below what a quorum appends at once."""
 _FORMAT: Final = "format it: kafka-storage.sh format --cluster-id ... --config server.properties"
@@ -51,7 +44,7 @@ class Bootstrap:
 
     path: Path
     kept: bytes
-    """All before the records of topics, the header included."""
+    """All before the records of producer ids and what follows, the header included."""
     offset: int
     """Of the first record behind that."""
     timestamp: int
@@ -59,10 +52,10 @@ class Bootstrap:
     features: Mapping[str, int]
     """Levels that the cluster begins with, ``metadata.version`` among them."""
     records: tuple[MetadataRecord, ...]
-    """Those of topics, and of producer ids, that an earlier run has written."""
+    """Those of producer ids, the cluster and topics, in this order, that an earlier run has written."""
 
     def write(self, records: Sequence[MetadataRecord], disk: Disk) -> None:
-        """Replace the records of topics by ``records``, durably; the file is always the old or the new one.
+        """Replace the records of an earlier run by ``records``, durably; the file is always the old or the new one.
 
         Raises:
             LogDirError: it cannot be written.
@@ -102,7 +95,7 @@ def read_bootstrap(log_dir: Path) -> Bootstrap:
 
 def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
     footer = batches[-1]
-    first = next((batch for batch in batches if _is_of_topics(batch)), footer)
+    first = next((batch for batch in batches if _is_ours(batch)), footer)
     at = batches.index(first)
     levels = [record.message for batch in batches[:at] for record in batch.records]
     features = {level.name: level.feature_level for level in levels if isinstance(level, FeatureLevelRecord)}
@@ -120,5 +113,6 @@ def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
     )
 
 
-def _is_of_topics(batch: MetadataBatch) -> bool:
-    return not batch.header.is_control and all(isinstance(record.message, _OF_TOPICS) for record in batch.records)
+def _is_ours(batch: MetadataBatch) -> bool:
+    """Whether an earlier run has written the batch, and all that follow: a format gives no producer ids."""
+    return isinstance(batch.records[0].message, ProducerIdsRecord)
