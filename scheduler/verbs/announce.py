@@ -38,6 +38,12 @@ class Asked(Request):
         str,
         typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, and that brokers tier to."),
     ]
+    brokers: Annotated[
+        bool,
+        typer.Option(
+            "--brokers", help="Announce what brokers have tiered, too, after their topic with its metadata was lost."
+        ),
+    ] = False
     publish: Annotated[bool, typer.Option("--publish", help="Announce to brokers; without it nothing is written.")] = (
         False
     )
@@ -64,6 +70,7 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | U
             now_ms=context.clock.now_ms,
             releases=releases_of(settings.kafka_version, settings.metadata, cluster).of_all,
             kafka_configs=kafka_configs(settings),
+            brokers=request.brokers,
         )
         found = announcer.judged()
         if request.publish:

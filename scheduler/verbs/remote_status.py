@@ -382,7 +382,10 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
             size = f" ({human_bytes(finding.size_bytes)})" if finding.size_bytes else ""
             yield f"{finding.kind.value}: {finding.place}: {human_count(finding.count)}{size}: {finding.detail}"
         if comparison.other_objects:
-            yield f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name."
+            yield (
+                f"The store holds {some(comparison.other_objects, 'segment')} of partitions that these do not name. If"
+                " brokers have lost their metadata: `resnap announce URL --brokers`."
+            )
         harmful = [finding for finding in comparison.findings if finding.kind in HARMFUL]
         if harmful or status.problems:
             yield "Next: the same command again, once what the errors name is repaired, as their hints say."

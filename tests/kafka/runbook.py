@@ -22,6 +22,7 @@ FOLLOWED: Final = {
     "4. Put them in, broker by broker": 3,
     "5. Switch tiering on": 2,
     "Announce what Resnap has shipped, and have nothing copied by brokers": 3,
+    "Brokers have lost what they know of remote storage": 2,
     "The same where brokers tier with Aiven's plugin": 2,
     "Several log dirs, and snapshots that are empty though they should not be": 3,
     "After a crash": 1,

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from base64 import urlsafe_b64decode
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice, takewhile
 from operator import attrgetter
@@ -249,11 +249,15 @@ class Situation:
     """Kafka's tool with its connection, for the commands that are named."""
     epoch_ends: Mapping[int, EpochEnd]
     """Where the leader's epochs end, by the requested epoch; empty if there is no leader."""
+    was_lost: bool = False
+    """Whether brokers may have lost metadata: then what is stored below all that they know is announced first."""
 
 
 def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situation: Situation) -> Announcement:
     """Return the segments of ``shipped``, the manifests of one partition, to announce, and where announcing stops."""
     ours = sorted(shipped, key=attrgetter("base_offset", "created_at_ms"))
+    if lost := _lost_below(ours, situation):
+        ours, situation = lost, replace(situation, cache=None)
     reached = _next_offset(situation)
     left = [segment for segment in ours if reached is None or segment.next_base_offset > reached]
     stop = _of_partition(partition, left[0].base_offset if left else 0, situation) if left else None
@@ -269,6 +273,15 @@ def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situatio
         least_retention_bytes=situation.least_retention_bytes,
         awaits_leader=_awaits_leader(situation),
     )
+
+
+def _lost_below(ours: Iterable[Announceable], situation: Situation) -> list[Announceable]:
+    """Return the segments that the log still has, below the first offset that brokers know in remote storage."""
+    known = None if situation.cache is None else situation.cache.start_offset
+    if not situation.was_lost or known is None or situation.partition is None:
+        return []
+    log_start = situation.partition.log_start_offset
+    return [one for one in ours if one.next_base_offset <= known and one.next_base_offset > (log_start or 0)]
 
 
 def _awaits_leader(situation: Situation) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from resnap.replay.largest_timestamp import largest_timestamp_by_batches
 from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
 from resnap.storage.sources.registry import brokers_layout, layout_in
 from resnap.storage.stores.protocol import length_of
@@ -63,6 +64,8 @@ class Announcer:
     """Of the brokers; none where they are not known."""
     kafka_configs: str
     """Kafka's tool with the connection to the cluster, for the commands that are named."""
+    brokers: bool = False
+    """Whether segments that brokers have written are announced, too: the topic with their metadata was lost."""
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, and partitions that another run is at work on."""
     _layout: Tiered = field(init=False)
@@ -82,8 +85,11 @@ class Announcer:
         self._listing = self._layout.listing(self.store, self._may_want)
         shipped = self._list_shipped(self.cluster.facts(lambda _: False).cluster_id)
         if not shipped:
-            raise UsageError(f"{self.store.url} holds no shipped segment of these topics",
-                             hint="give what `resnap tier --to` was given")  # fmt: skip
+            raise UsageError(
+                f"{self.store.url} holds no shipped segment of these topics",
+                hint="give what `resnap tier --to` was given; --brokers announces what brokers have tiered, after their"
+                " topic with its metadata was lost",
+            )
         facts = self._facts({partition.name for partition in shipped})
         return [self._judge(partition, shipped[partition], facts) for partition in sorted(shipped, key=str)]
 
@@ -112,7 +118,7 @@ class Announcer:
 
     def _list_shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}
-        for segment in self._ours(cluster_id):
+        for segment in self._stored(cluster_id):
             if self.wants(segment.partition.name):
                 found.setdefault(segment.partition, []).append(segment)
         return found
@@ -121,12 +127,12 @@ class Announcer:
         """Whether ``topic`` in a key may be selected: a key prefix without a final slash may be part of it."""
         return any(self.wants(topic[at:]) for at in range(len(topic)))
 
-    def _ours(self, cluster_id: str | None) -> Iterator[Announceable]:
-        """Yield the segments that Resnap has written; brokers announce their own ones."""
+    def _stored(self, cluster_id: str | None) -> Iterator[Announceable]:
+        """Yield the segments that Resnap has written; those of brokers, which announce their own, only if asked."""
         for key in self._listing.manifests:
             read = brokers_layout(key)
             place = None if read is None else read.brokers_object(key)
-            if place is not None and not is_ours(place.segment_id):
+            if not self.brokers and place is not None and not is_ours(place.segment_id):
                 continue
             try:
                 with in_file(key):
@@ -134,6 +140,9 @@ class Announcer:
             except (FormatError, ObjectNotFoundError) as error:
                 self.problems.append(VerificationError(str(error), hint="see `resnap verify URL`"))
                 continue
+            if found.facts.max_timestamp_ms is None and found.files is not None:  # no manifest says it
+                largest_ms = largest_timestamp_by_batches(found.files.segment, self.sources)
+                found = replace(found, facts=replace(found.facts, max_timestamp_ms=largest_ms))
             misplaced = self._layout.misplacement(key, found, key_prefix=self.key_prefix)
             of = found.facts.cluster_id if self._layout.tells_digests else cluster_id
             yield announceable(key, found, misplaced=misplaced, cluster_id=of)
@@ -168,6 +177,7 @@ class Announcer:
             now_ms=self.now_ms(),
             least_retention_bytes=self._least_retention_bytes(partition, shipped, known, facts),
             kafka_configs=self.kafka_configs,
+            was_lost=self.brokers,
             epoch_ends={}
             if leader is None
             else self.cluster.epoch_ends(partition.topic_partition, leader, sorted(epochs)),

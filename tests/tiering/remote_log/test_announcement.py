@@ -146,6 +146,18 @@ def test_a_run_that_was_cut_short_between_two_records_is_gone_on_with() -> None:
     assert spans(found.segments) == [(10, 25), (25, 40)]
 
 
+def test_what_brokers_forgot_below_what_they_know_is_announced_only_if_they_may_have_lost_it() -> None:
+    ours = [shipped(0, 10), shipped(10, 20), shipped(20, 30), shipped(30, 40)]
+    known = cached([*copied("c", 20, 29), *copied("d", 30, 39)])
+    assert judge(PARTITION, ours, situation(cache=known)).segments == ()
+    found = judge(PARTITION, ours, situation(cache=known, was_lost=True))
+    assert (spans(found.segments), found.stop) == ([(0, 10), (10, 20)], None)
+    with_hole = judge(PARTITION, [ours[0], *ours[2:]], situation(cache=known, was_lost=True))
+    assert spans(with_hole.segments) == [(0, 10)]
+    whole = cached([record for start in (0, 10, 20, 30) for record in copied(f"s{start}", start, start + 9)])
+    assert judge(PARTITION, ours, situation(cache=whole, was_lost=True)).segments == ()
+
+
 def test_the_log_may_start_within_the_first_segment() -> None:
     started_late = replace(situation().partition, log_start_offset=12)  # type: ignore[type-var]
     found = judge(PARTITION, CHAIN, situation(partition=started_late))
