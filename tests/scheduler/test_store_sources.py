@@ -161,31 +161,6 @@ def test_scan_plan_explain_and_verify_report_the_same_of_a_copy(
     assert at("doctor", url).out.count("segments, readable") == 1
 
 
-@pytest.mark.slow
-def test_what_was_shipped_is_a_source_and_gives_its_own_snapshots_again(
-    at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
-) -> None:
-    store = f"{bucket.url}/shipped"
-    assert at("tier", payments, "--to", store, *LOCAL).code == 0
-    shipped = {
-        (one["topic"], one["partition"], one["nextBaseOffset"]): one for one in manifests(bucket.objects()).values()
-    }
-    seen = at("scan", store, "--output", "json", "-q").document["summary"]
-    assert (seen["boundaries"], seen["lost"]) == (len(shipped), 0)
-    made = at("regenerate", store, "--boundaries", "all", "--into", tmp_path / "again", *LOCAL)
-    assert made.code == 0, made.err
-    objects = bucket.objects()
-    again = {name: body for name, body in files_of(tmp_path / "again").items() if name.endswith(".snapshot")}
-    assert len(again) == len(shipped)
-    for (topic, partition, end), manifest in shipped.items():
-        key = next(entry["key"] for entry in manifest["objects"] if entry["kind"] == "snapshot")
-        assert entries(again[f"{topic}-{partition}/{end:020d}.snapshot"]) == entries(objects[f"shipped/{key}"])
-    inside = at("regenerate", store, "--boundaries", "all", "--into", store, *LOCAL)
-    assert (inside.code, "manifests are never changed" in inside.err) == (2, True)
-    lone = at("scan", f"{store}/{next(iter(shipped_folders(objects)))}", "--output", "json", "-q")
-    assert (lone.code, len(lone.document["partitions"])) == (0, 1)
-
-
 def test_what_was_shipped_to_a_directory_gives_snapshots_that_can_be_installed(
     command: Resnap, payments: Path, tmp_path: Path
 ) -> None:
@@ -198,43 +173,58 @@ def test_what_was_shipped_to_a_directory_gives_snapshots_that_can_be_installed(
         assert len(fingerprint.segments) == len(fingerprint.snapshots) > 0
 
 
-def shipped_folders(objects: dict[str, bytes]) -> set[str]:
-    return {key.removeprefix("shipped/").rpartition("/")[0] for key in objects if key.endswith(".manifest")}
-
-
 @pytest.mark.slow
-def test_of_what_was_shipped_only_manifests_count_and_a_gap_is_reported(
-    at: Callable[..., Ran], bucket: Bucket, payments: Path
-) -> None:
-    store = f"{bucket.url}/shipped"
-    at("tier", payments, "--to", store, "--topic", "payments", *LOCAL)
-    keys = sorted(key for key in bucket.objects() if key.endswith(".manifest") and "/payments/" in key)
-    last = max(key for key in keys if key.rpartition("/")[0] == keys[0].rpartition("/")[0])
-    bucket.client.delete_object(Bucket=bucket.name, Key=last)
-    found = at("scan", store, "--output", "json", "-q").document["summary"]
-    assert (found["boundaries"], found["problems"]) == (len(keys) - 1, 0)
-    bucket.client.delete_object(Bucket=bucket.name, Key=keys[2])
-    gap = at("scan", store, "--output", "json", "-q")
-    assert (gap.code, "leave a gap" in gap.err, gap.document["summary"]["problems"]) == (3, True, 1)
-
-
-@pytest.mark.slow
-def test_tier_ships_from_a_copy_what_it_ships_from_the_log_dir(
+def test_tier_ships_from_a_copy_what_it_ships_from_the_log_dir_and_that_is_a_source_again(
     at: Callable[..., Ran], bucket: Bucket, payments: Path, tmp_path: Path
 ) -> None:
     without_snapshots(payments)
     mirror(bucket.client, bucket.name, payments, "logs")
+    store = f"{bucket.url}/shipped"
     local = at("tier", payments, "--to", (tmp_path / "local").as_uri(), *LOCAL)
-    remote = at("tier", f"{bucket.url}/logs", "--to", f"{bucket.url}/shipped", *LOCAL)
+    remote = at("tier", f"{bucket.url}/logs", "--to", store, *LOCAL)
     assert (local.code, remote.code) == (0, 0), remote.err
-    shipped = {
-        key.removeprefix("shipped/"): body for key, body in bucket.objects().items() if key.startswith("shipped/")
-    }
+    objects = bucket.objects()
+    shipped = {key.removeprefix("shipped/"): body for key, body in objects.items() if key.startswith("shipped/")}
     expected = files_of(tmp_path / "local")
     assert {key: body for key, body in shipped.items() if not key.endswith(".manifest")} == {
         key: body for key, body in expected.items() if not key.endswith(".manifest")
     }
     assert shipped.keys() == expected.keys()
+    check_gives_its_own_snapshots_again(at, store, shipped, tmp_path / "again")
+    check_only_manifests_count(at, bucket, sorted(key for key in objects if key.endswith(".manifest")))
+
+
+def check_gives_its_own_snapshots_again(
+    at: Callable[..., Ran], store: str, objects: dict[str, bytes], again: Path
+) -> None:
+    """Check that what was shipped is a source, as a whole and by partition, and that nothing is written into it."""
+    shipped = {(one["topic"], one["partition"], one["nextBaseOffset"]): one for one in manifests(objects).values()}
+    seen = at("scan", store, "--output", "json", "-q").document["summary"]
+    assert (seen["boundaries"], seen["lost"]) == (len(shipped), 0)
+    made = at("regenerate", store, "--boundaries", "all", "--into", again, *LOCAL)
+    assert made.code == 0, made.err
+    assert len(list(again.rglob("*.snapshot"))) == len(shipped)
+    for (topic, partition, end), manifest in shipped.items():
+        key = next(entry["key"] for entry in manifest["objects"] if entry["kind"] == "snapshot")
+        found = (again / f"{topic}-{partition}" / f"{end:020d}.snapshot").read_bytes()
+        assert entries(found) == entries(objects[key])
+    inside = at("regenerate", store, "--boundaries", "all", "--into", store, *LOCAL)
+    assert (inside.code, "manifests are never changed" in inside.err) == (2, True)
+    folder = min(key for key in objects if key.endswith(".manifest")).rpartition("/")[0]
+    lone = at("scan", f"{store}/{folder}", "--output", "json", "-q")
+    assert (lone.code, len(lone.document["partitions"])) == (0, 1)
+
+
+def check_only_manifests_count(at: Callable[..., Ran], bucket: Bucket, keys: list[str]) -> None:
+    """Check that a segment without its manifest is not there, and that a gap is reported."""
+    payments = [key for key in keys if "/payments/" in key]
+    first = [key for key in payments if key.rpartition("/")[0] == payments[0].rpartition("/")[0]]
+    bucket.client.delete_object(Bucket=bucket.name, Key=first[-1])
+    found = at("scan", f"{bucket.url}/shipped", "--output", "json", "-q").document["summary"]
+    assert (found["boundaries"], found["problems"]) == (len(keys) - 1, 0)
+    bucket.client.delete_object(Bucket=bucket.name, Key=first[2])
+    gap = at("scan", f"{bucket.url}/shipped", "--output", "json", "-q")
+    assert (gap.code, "leave a gap" in gap.err, gap.document["summary"]["problems"]) == (3, True, 1)
 
 
 @pytest.mark.parametrize("url", ["", "/nothing/here"])
