@@ -230,7 +230,7 @@ def test_less_than_a_hundredth_of_the_bytes_pass_through_the_driver(server: Serv
     assert place.drivers.size_bytes < shipped_bytes / 100
 
 
-@pytest.mark.parametrize("victim", ["worker", "driver", "executor"])
+@pytest.mark.parametrize("victim", [pytest.param("worker", marks=pytest.mark.heavy), "driver", "executor"])
 def test_what_is_killed_in_the_middle_leaves_no_manifest_without_its_objects(
     server: Server, tmp_path: Path, victim: str
 ) -> None:
