@@ -88,6 +88,17 @@ def test_each_eligible_segment_is_in_the_store_with_the_brokers_own_state(
     ran = command("tier", fixture.data, "--to", store.as_uri(), *ROLL, *flags, "--output", "json")
     assert ran.code == 0
     objects = files_of(store)
+    assert [one for row in _partitions(ran) for one in row["shipped"]] == [
+        {
+            "baseOffset": one["baseOffset"],
+            "nextBaseOffset": one["nextBaseOffset"],
+            "bytes": sum(entry["sizeBytes"] for entry in one["objects"]),
+            "snapshot": one["snapshotOrigin"]["how"],
+            "entries": one["snapshotOrigin"]["entriesCount"],
+            "manifest": key,
+        }
+        for key, one in sorted(manifests(objects).items())
+    ]
     shipped = eligible(fixture.data)
     assert shipped
     assert check_store(objects) == shipped

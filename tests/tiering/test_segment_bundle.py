@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import Provenance
 from resnap.storage.log.checkpoints import LeaderEpoch, read_leader_epochs, write_leader_epochs
@@ -28,7 +25,6 @@ from resnap.tiering.shipping.segment_bundle import (
     EpochHistory,
     LeaderEpochsUnknownError,
     LeaderEpochsWrongError,
-    SegmentChangedError,
 )
 from resnap.tiering.shipping.segment_indexes import (
     INDEX_INTERVAL_BYTES,
@@ -108,11 +104,6 @@ def flip(path: Path, position: int, mask: int = 1) -> None:
     body = bytearray(path.read_bytes())
     body[position] ^= mask
     path.write_bytes(body)
-
-
-def touched(path: Path) -> None:
-    now = path.stat()
-    os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns + 1))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -349,16 +340,6 @@ def test_a_damaged_transaction_index_keeps_its_segment_back(
     assert "delete" not in raised.value.hint
 
 
-def test_a_transaction_index_that_cannot_be_read_is_an_error_of_the_log_dir(
-    fixture_set: Sets, writable_copy: Copy
-) -> None:
-    partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
-    Path(segment.sibling("txnindex")).unlink()
-    Path(segment.sibling("txnindex")).mkdir()  # opens, and gives an error when read, also to root
-    with pytest.raises(LogDirError, match="txnindex"):
-        bundled(partition, segment.base_offset)
-
-
 def listed_as_without_a_batch(tmp_path: Path, before_the_marker: PlainEvent | DataEvent) -> PartitionDir:
     """Return a partition whose index says what brokers before 2.8 say of a marker that ended nothing here."""
     marker = MarkerEvent(producer_id=10, commit=False)
@@ -508,49 +489,6 @@ def test_a_checkpoint_that_the_batches_contradict_keeps_the_segment_back(
     assert bundled(partition, 0).leader_epochs == (LeaderEpoch(3, 0),)
 
 
-def vanished(segment: Segment) -> None:
-    Path(segment.path).rename(f"{segment.path}.deleted")
-
-
-def grown(segment: Segment) -> None:
-    with Path(segment.path).open("ab") as file:
-        file.write(Path(segment.path).read_bytes())
-
-
-def truncated(segment: Segment) -> None:
-    os.truncate(segment.path, segment.size_bytes // 2)
-
-
-def replaced(segment: Segment) -> None:
-    other = Path(f"{segment.path}.other")
-    shutil.copy2(segment.path, other)
-    other.replace(segment.path)
-
-
-def rewritten(segment: Segment) -> None:
-    touched(Path(segment.path))
-
-
-@pytest.mark.parametrize("change", [vanished, grown, truncated, replaced, rewritten])
-def test_a_segment_that_changed_since_it_was_listed_is_left_for_the_next_run(
-    change: Callable[[Segment], None], fixture_set: Sets, writable_copy: Copy
-) -> None:
-    partition, segment = reloaded(writable_copy(upgraded(fixture_set)))
-    change(segment)
-    with pytest.raises(SegmentChangedError, match=segment.path):
-        bundled(partition, segment.base_offset)
-
-
-def test_a_segment_that_is_damaged_and_did_not_change_is_damaged(fixture_set: Sets, writable_copy: Copy) -> None:
-    directory = writable_copy(upgraded(fixture_set))
-    _, segment = reloaded(directory)
-    flip(Path(segment.path), 8, 0x40)
-    partition, segment = reloaded(directory)
-    with pytest.raises(FormatError) as raised:
-        bundled(partition, segment.base_offset)
-    assert raised.value.file == segment.path
-
-
 def test_indexes_of_messages_without_a_batch_header_cannot_be_rebuilt(tmp_path: Path) -> None:
     """Such segments come this far only where a checkpoint claims an epoch for them."""
     events = [LegacyEvent(), DataEvent(producer_id=7, transactional=True), MarkerEvent(producer_id=7)]
@@ -561,12 +499,6 @@ def test_indexes_of_messages_without_a_batch_header_cannot_be_rebuilt(tmp_path: 
     Path(partition.segments[0].sibling("timeindex")).unlink()
     with pytest.raises(IndexUnusableError, match=r"older than 0\.11"):
         bundled(partition)
-
-
-def test_the_active_segment_is_not_bundled(fixture_set: Sets) -> None:
-    partition = load_partition_dir(upgraded(fixture_set))
-    with pytest.raises(AssertionError):
-        bundled(partition, partition.segments[-1].base_offset)
 
 
 def test_an_offset_index_that_the_topic_wants_empty_is_shipped_empty(fixture_set: Sets, writable_copy: Copy) -> None:

@@ -12,14 +12,12 @@ from resnap.storage.errors import (
     LogDirError,
     ObjectExistsError,
     StoreError,
-    StoreFullError,
     VerificationError,
 )
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import (
     Manifest,
-    read_manifest,
     write_manifest,
 )
 from resnap.storage.layouts.segments import NewSegment, Provenance, ShippedMeanwhileError, ShippedSegment
@@ -42,7 +40,7 @@ from tests.tiering.shipping import (
     manifest_keys,
     manifests,
 )
-from tests.tiering.stores import ActingStore, FullStore, PassingStore, RecordingStore, flip_byte, lose, truncate
+from tests.tiering.stores import ActingStore, PassingStore, RecordingStore, flip_byte, lose, truncate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -199,19 +197,6 @@ def test_a_manifest_that_the_store_changes_is_an_error_and_makes_nothing_visible
             cargo.find(memory_store)
     else:
         assert cargo.find(memory_store) is None
-
-
-@pytest.mark.parametrize("room", range(7))
-def test_a_store_that_fills_up_at_any_write_shows_nothing_and_is_gone_on_with_later(
-    room: int, cargo: Cargo, memory_store: ObjectStore
-) -> None:
-    with pytest.raises(StoreFullError):
-        cargo.ship(FullStore(memory_store, room))
-    assert len(list(memory_store.list())) == room
-    assert cargo.find(memory_store) is None
-    cargo.ship(memory_store)
-    check_objects(memory_store, the_manifest(memory_store))
-    assert len(list(memory_store.list())) == 7, "the rerun wrote over what was left behind"
 
 
 def test_the_same_content_has_the_same_keys_and_the_first_manifest_stays(cargo: Cargo, store: ObjectStore) -> None:
@@ -395,14 +380,6 @@ def test_a_manifest_with_missing_objects_is_not_a_shipped_segment(
     assert shipped.manifest_key in str(raised.value)
 
 
-def test_a_damaged_manifest_is_named(cargo: Cargo, memory_store: ObjectStore) -> None:
-    key = cargo.ship(memory_store).manifest_key
-    flip_byte(memory_store, key)
-    with pytest.raises(FormatError) as raised:
-        cargo.find(memory_store)
-    assert raised.value.file == key
-
-
 @pytest.mark.parametrize("broken", [0, 1], ids=["the first", "the second"])
 def test_one_valid_manifest_makes_a_segment_done(broken: int, fixture_set: Sets, memory_store: ObjectStore) -> None:
     data = fixture_set(UPGRADED).data
@@ -426,16 +403,6 @@ def test_a_listing_that_raced_with_another_run_is_not_damage(cargo: Cargo, memor
     assert cargo.find(Racing(memory_store)) == shipped
 
 
-def test_verifying_an_object_reads_all_of_it(store: ObjectStore) -> None:
-    store.put("a/b", b"123456789")
-    Delivery(store=store).verify("a/b", size_bytes=9, checksum=0xE3069283)
-    for size_bytes, checksum in ((8, 0xE3069283), (9, 0xE3069282)):
-        with pytest.raises(VerificationError, match="a/b"):
-            Delivery(store=store).verify("a/b", size_bytes=size_bytes, checksum=checksum)
-    with pytest.raises(VerificationError, match="not there"):
-        Delivery(store=store).verify("a/c", size_bytes=0, checksum=0)
-
-
 def test_a_store_that_fails_while_it_is_read_back_is_a_failing_store(cargo: Cargo, memory_store: ObjectStore) -> None:
     class Failing(PassingStore):
         def head(self, key: str) -> ObjectInfo:
@@ -444,11 +411,6 @@ def test_a_store_that_fails_while_it_is_read_back_is_a_failing_store(cargo: Carg
     with pytest.raises(StoreError):
         cargo.ship(Failing(memory_store))
     assert manifest_keys(memory_store) == []
-
-
-def test_the_manifest_is_what_the_store_then_holds(cargo: Cargo, store: ObjectStore) -> None:
-    key = cargo.ship(store).manifest_key
-    assert write_manifest(read_manifest(store.get(key))) == store.get(key)
 
 
 class _Elsewhere:
