@@ -57,6 +57,10 @@ SERVERS = [
     pytest.param("versitygw", marks=pytest.mark.stores),
 ]
 """One that takes anything, so that all is read back, and one whose own check is relied on."""
+checking = pytest.mark.parametrize(
+    "proxy", [pytest.param("moto", marks=[pytest.mark.s3, pytest.mark.heavy]), SERVERS[1]], indirect=True
+)
+"""For faults that do not depend on who compares the bytes."""
 BODY = bytes(range(256)) * ((PART_BYTES >> 8) + 1)
 """Of two parts."""
 
@@ -159,6 +163,7 @@ def ship_through(proxy: FaultProxy, store: ObjectStore, cargo: Cargo) -> ResnapE
     return said
 
 
+@checking
 @pytest.mark.parametrize("place", ["the log", "the manifest", "a listing"])
 @pytest.mark.parametrize("fault", [*RESETS, *BUSY[::2]], ids=lambda fault: fault.name)
 def test_what_passes_is_tried_again_and_ends_well(
@@ -168,6 +173,7 @@ def test_what_passes_is_tried_again_and_ends_well(
     assert ship_through(proxy, store, cargo) is None
 
 
+@checking
 @pytest.mark.parametrize("fault", [*RESETS[:1], *BUSY[:1]], ids=lambda fault: fault.name)
 def test_what_does_not_pass_ends_in_an_error_that_says_so(
     proxy: FaultProxy, store: S3ObjectStore, cargo: Cargo, fault: Fault
@@ -176,6 +182,7 @@ def test_what_does_not_pass_ends_in_an_error_that_says_so(
     assert isinstance(ship_through(proxy, store, cargo), StoreUnavailableError)
 
 
+@checking
 @pytest.mark.parametrize("place", ["the log", "a listing"])
 @pytest.mark.parametrize("fault", REFUSALS, ids=lambda fault: fault.name)
 def test_a_refusal_is_reported_at_once_as_such(
@@ -206,6 +213,7 @@ def test_a_store_that_obeys_conditions_in_the_probe_alone_is_reported(
     assert isinstance(ship_through(proxy, store, cargo), StoreError | VerificationError)
 
 
+@checking
 @pytest.mark.parametrize("fault", LISTINGS, ids=lambda fault: fault.name)
 def test_a_listing_that_is_not_true_does_no_harm(
     proxy: FaultProxy, store: S3ObjectStore, cargo: Cargo, fault: Fault
@@ -272,6 +280,7 @@ def is_beginning(call: Call) -> bool:
     return call.method == "POST" and call.path.endswith("uploads")
 
 
+@checking
 @pytest.mark.parametrize("strikes", [is_beginning, is_part, is_completion], ids=["beginning", "part", "completion"])
 @pytest.mark.parametrize("fault", [*RESETS[:2], BUSY[0]], ids=lambda fault: fault.name)
 def test_an_upload_in_parts_survives_what_passes_at_each_step(
@@ -284,6 +293,7 @@ def test_an_upload_in_parts_survives_what_passes_at_each_step(
     assert store.get("large") == BODY
 
 
+@checking
 @pytest.mark.parametrize("fault", [*RESETS[:2], BUSY[0]], ids=lambda fault: fault.name)
 def test_a_body_that_is_uploaded_while_it_is_read_is_sent_again_after_a_passing_fault(
     proxy: FaultProxy, store: S3ObjectStore, fault: Fault
@@ -319,6 +329,7 @@ def test_a_body_changed_during_its_upload_is_sent_again_or_reported(
     assert proxy.struck == 1
 
 
+@checking
 @pytest.mark.parametrize("position", [0, 1, 65_536, len(BODY) // 2, len(BODY) - 1])
 def test_a_download_goes_on_where_it_broke_off(proxy: FaultProxy, store: S3ObjectStore, position: int) -> None:
     def cut(call: Call, server: Callable[[Call], Reply]) -> Reply:
@@ -333,6 +344,7 @@ def test_a_download_goes_on_where_it_broke_off(proxy: FaultProxy, store: S3Objec
     assert len(proxy.calls) == 2
 
 
+@checking
 def test_a_download_that_breaks_off_is_not_gone_on_with_in_another_version(
     proxy: FaultProxy, store: S3ObjectStore
 ) -> None:
@@ -348,6 +360,7 @@ def test_a_download_that_breaks_off_is_not_gone_on_with_in_another_version(
         assert b"".join(chunks) == BODY
 
 
+@checking
 def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_was_set(
     proxy: FaultProxy, store: S3ObjectStore, settings: S3Settings, bucket: str
 ) -> None:
