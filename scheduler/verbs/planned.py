@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
+    from resnap.tiering.judging.planning import SavedPlan
     from resnap.tiering.selection import Scope, Selection
 
 AND_DO_IT: Final = "Next: the same command without --dry-run."
@@ -57,16 +58,18 @@ def faults_of_files(planned: Planned) -> Iterator[DataError]:
         yield DataError(what, hint=lost.hint)
 
 
-def note_selection(scope: Scope, selection: Selection, context: Context) -> None:
+def note_selection(scope: Scope, selection: Selection, context: Context, saved: SavedPlan | None = None) -> None:
     """Say what of a selection needs to be known before it is replayed.
 
     That is: names that match nothing, how many partitions are compacted, which replicas look as if they lost state.
+    Of a ``saved`` plan it is said of its partitions alone.
     """
     warn_unmatched(scope, selection, context.warn)
-    compacted = sum(not can_be_tiered(selected.inventory) for selected in selection.partitions)
+    partitions = [one for one in selection.partitions if saved is None or one.topic_partition in saved.boundaries]
+    compacted = sum(not can_be_tiered(selected.inventory) for selected in partitions)
     if compacted:
         context.note(f"never: {some(compacted, 'compacted partition')}, which Kafka does not tier")
-    alone = (partition.inventory.partition for partition in selection.partitions if partition.log_dir.remote is None)
+    alone = (partition.inventory.partition for partition in partitions if partition.log_dir.remote is None)
     marked = [(partition.topic_partition, lost) for partition in alone if (lost := lost_state(partition)) is not None]
     for topic_partition, lost in marked[:MOST_NAMED]:
         context.warn(

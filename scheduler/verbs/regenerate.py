@@ -73,7 +73,7 @@ def run(request: Asked, context: Context) -> Iterator[Unread | Reported[Planned]
             warn=context.warn,
             progress=progress,
         )
-    note_selection(request.scope, selection, context)
+    note_selection(request.scope, selection, context, request.saved)
     if context.settings.dry_run:
         return chain(unread(selection), map(would_replay, planned))
     sink_url = planner.sink_url(request.into, selection)

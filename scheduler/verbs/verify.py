@@ -35,7 +35,7 @@ from resnap.storage.stores.keeping import Kept
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, second, some
 from resnap.tiering.judging.planning import can_be_tiered
-from resnap.tiering.selection import nothing_in
+from resnap.tiering.selection import looked_at, nothing_in
 from resnap.tiering.staged import check_staged
 from resnap.tiering.store_check import fault_of, store_checks
 from resnap.tiering.stored_snapshots import SnapshotCheck
@@ -130,8 +130,12 @@ def _of_log_dirs(request: Asked, context: Context) -> Iterator[Result]:
     """
     planner = planner_of(context)
     selection = planner.select(request.scope)
-    tierable = (partition for partition in selection.partitions if can_be_tiered(partition.inventory))
-    planned = [planner.comparison(partition, request.snapshots) for partition in tierable]
+    with context.progress("plan") as (progress,):
+        planned = [
+            planner.comparison(partition, request.snapshots)
+            for partition in looked_at(selection.partitions, progress)
+            if can_be_tiered(partition.inventory)
+        ]
     note_selection(request.scope, selection, context)
     unusable = (
         _unusable(selection) if request.snapshots is None else _unusable_staged(selection, request.snapshots, planner)

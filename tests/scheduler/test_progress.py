@@ -213,6 +213,8 @@ def test_the_selection_is_told_before_anything_else(
     lines = [line for line in told.splitlines() if re.match(r"[a-z ]+: (listing|[\d,]+/)", line)]
     assert lines[0].startswith("select: listing files, ")
     assert any(line.startswith("select: 3/3 segments, ") for line in lines), lines
+    if verb in {"plan", "regenerate", "tier", "verify"}:
+        assert any(line.startswith("plan: 3/3 segments, ") for line in lines), lines
 
 
 def test_the_total_of_shipping_is_known_from_the_beginning(
