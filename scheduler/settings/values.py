@@ -182,7 +182,12 @@ def shown(value: object) -> object:
 
 def shown_as(name: str, value: object) -> object:
     """Return the value of the setting ``name`` as JSON can hold it, masked if the name is of a secret."""
-    return MASK if value is not None and _SECRET_NAME.search(name) else shown(value)
+    return MASK if value is not None and is_secret_name(name) else shown(value)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting of Kafka, or of a plugin, has a value that nobody may read, by its ``name``."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def _spark_rule(properties: Mapping[str, object]) -> re.Pattern[str]:

@@ -10,6 +10,7 @@ import typer
 
 from resnap.scheduler.cli.flags import METADATA, S3, SERVER, WRITE
 from resnap.scheduler.job.contract import Reported, Request, Verb, View
+from resnap.scheduler.settings.values import is_secret_name
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import human_bytes, instant, some
@@ -80,7 +81,10 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
             " with ZooKeeper they are there"
         )
     state, faults = read_cluster_state(
-        log_dirs, metadata_log, taken_ms=context.clock.now_ms(), with_secrets=request.credentials
+        log_dirs,
+        metadata_log,
+        taken_ms=context.clock.now_ms(),
+        is_secret=None if request.credentials else is_secret_name,
     )
     key, deleted = state_key(state), 0
     if not context.settings.dry_run:

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.log.names import TopicPartition
+from resnap.tiering.controller.metadata.records import ConfigRecord
 from tests.scheduler.exported import (
     BROKER,
     CLUSTER,
@@ -24,6 +25,7 @@ from tests.scheduler.exported import (
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from resnap.tiering.controller.metadata.records import MetadataRecord
     from tests.scheduler.conftest import Resnap
 
 JSON: Final = ("--output", "json")
@@ -32,8 +34,8 @@ FIRST: Final = TopicPartition("payments", 0)
 OFFSETS: Final = {"billing": {FIRST: 7}, "audit": {FIRST: 3}}
 
 
-def whole(tmp_path: Path) -> Path:
-    records = [*topic("payments", ID, 2), RETENTION, BROKER, PASSWORD, QUOTA, ENTRY, CREDENTIAL]
+def whole(tmp_path: Path, *more: MetadataRecord) -> Path:
+    records = [*topic("payments", ID, 2), RETENTION, BROKER, PASSWORD, QUOTA, ENTRY, CREDENTIAL, *more]
     return with_offsets(with_metadata(node(tmp_path / "data"), records), OFFSETS)
 
 
@@ -69,11 +71,13 @@ def test_offsets_and_metadata_of_a_node_come_into_one_object(command: Resnap, tm
 
 
 def test_passwords_and_credentials_come_only_where_they_are_asked_for(command: Resnap, tmp_path: Path) -> None:
-    data, store = whole(tmp_path), tmp_path / "store"
+    names = ("ssl.keystore.key", "listener.name.plain.plain.sasl.jaas.config", "rsm.config.s3.access.key")
+    more = [ConfigRecord(resource_type=4, resource_name="", name=name, value=SECRET) for name in names]
+    data, store = whole(tmp_path, *more), tmp_path / "store"
     ran = command("export", data, "--to", store.as_uri())
     (document,) = documents(store)
     assert SECRET not in json.dumps(document)
-    assert (document["metadata"]["scramCredentials"], document["metadata"]["secretsLeftOut"]) == ([], 2)
+    assert (document["metadata"]["scramCredentials"], document["metadata"]["secretsLeftOut"]) == ([], 5)
     assert "--credentials" in ran.out
     assert command("export", data, "--to", store.as_uri(), "--credentials", "--keep", "1").code == 0
     (document,) = documents(store)

@@ -14,7 +14,7 @@ from resnap.tiering.cluster_state.state import ClusterState, metadata_of
 from resnap.tiering.controller.metadata.folding import load_current_image
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
@@ -33,9 +33,11 @@ class ReadState(NamedTuple):
 
 
 def read_cluster_state(
-    log_dirs: Sequence[Path], metadata_log: Path | None, *, taken_ms: int, with_secrets: bool
+    log_dirs: Sequence[Path], metadata_log: Path | None, *, taken_ms: int, is_secret: Callable[[str], bool] | None
 ) -> ReadState:
     """Return the state of the cluster that ``log_dirs`` are of, as far as their node knows it.
+
+    ``is_secret`` says which settings are left out (``metadata_of``).
 
     Raises:
         UsageError: they are not the log dirs of one node.
@@ -53,7 +55,7 @@ def read_cluster_state(
             faults.append(error)
     metadata = None
     if metadata_log is not None:
-        metadata = metadata_of(load_current_image(metadata_log), with_secrets=with_secrets)
+        metadata = metadata_of(load_current_image(metadata_log), is_secret)
     state = ClusterState(
         cluster_id=cluster_id, node_id=node_id, taken_ms=taken_ms, metadata=metadata, offsets=tuple(offsets)
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +32,7 @@ from resnap.tiering.controller.metadata.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from resnap.tiering.cluster_state.group_offsets import GroupOffsets
     from resnap.tiering.controller.metadata.image import MetadataImage, QuotaEntity
@@ -44,8 +43,6 @@ RELIED_ON: Final = (
     RemoveAccessControlEntryRecord, UserScramCredentialRecord, RemoveUserScramCredentialRecord,
 )  # fmt: skip
 """Types of records of which none may be skipped."""
-_SECRET: Final = re.compile(r"password|secret|jaas|keystore\.key$", re.IGNORECASE)
-"""Names of settings with a value that nobody may read. Source: ``ConfigDef.Type.PASSWORD`` in ``KafkaConfig``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +86,10 @@ class ClusterState:
         return {group: offsets for partition in self.offsets for group, offsets in partition.groups.items()}
 
 
-def metadata_of(image: MetadataImage, *, with_secrets: bool) -> ClusterMetadata:
-    """Return what is kept of an image, with or without passwords and credentials.
+def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -> ClusterMetadata:
+    """Return what is kept of an image.
+
+    ``is_secret`` says by the name of a setting whether its value is left out; so are credentials. None keeps all.
 
     Raises:
         MetadataVersionError: a record that belongs to it is of a version newer than this release.
@@ -98,9 +97,7 @@ def metadata_of(image: MetadataImage, *, with_secrets: bool) -> ClusterMetadata:
     """
     image = image.relying_on(*RELIED_ON)
     shown = {
-        resource: values
-        if with_secrets
-        else {name: value for name, value in values.items() if not _SECRET.search(name)}
+        resource: {name: value for name, value in values.items() if is_secret is None or not is_secret(name)}
         for resource, values in image.configs.items()
     }
     passwords = sum(len(values) for values in image.configs.values()) - sum(map(len, shown.values()))
@@ -113,8 +110,8 @@ def metadata_of(image: MetadataImage, *, with_secrets: bool) -> ClusterMetadata:
         configs={resource: values for resource, values in shown.items() if values},
         quotas=image.quotas,
         access_control_entries=image.access_control_entries,
-        scram_credentials=image.scram_credentials if with_secrets else (),
-        secrets_left_out=0 if with_secrets else passwords + len(image.scram_credentials),
+        scram_credentials=image.scram_credentials if is_secret is None else (),
+        secrets_left_out=0 if is_secret is None else passwords + len(image.scram_credentials),
     )
 
 
