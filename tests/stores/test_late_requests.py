@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from itertools import count
 from threading import Event
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pytest
 
@@ -95,8 +95,18 @@ def test_a_late_request_publishes_nothing_wrong_and_deletes_nothing(scene: Scene
     assert manifest_keys(store)
 
 
-@pytest.mark.parametrize("kind", [VERSITYGW, MINIO], ids=lambda kind: kind.name)
-@pytest.mark.parametrize("meanwhile", ["undo", "repair", "undo repair", "gc"])
+OTHERS: Final = ("undo", "repair", "gc")
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "kind"),
+    [
+        *((one, VERSITYGW) for one in ("undo repair", *OTHERS)),
+        ("undo repair", MINIO),
+        *(pytest.param(one, MINIO, marks=pytest.mark.heavy) for one in OTHERS),
+    ],
+    ids=lambda one: getattr(one, "name", one),
+)
 @pytest.mark.parametrize("late", ["aiven .rsm-manifest", "aiven .indexes", "flat .manifest", "flat .snapshot"])
 def test_a_request_of_a_killed_repair_that_comes_late_destroys_nothing(
     late: str,
