@@ -35,7 +35,7 @@ class Kind:
 
     name: str
     arguments: tuple[str, ...]
-    """With ``{port}``, two more (``{other}``, ``{third}``), an empty directory (``{data}``) and ``{config}``."""
+    """With ``{port}``, more ports (``{other}``, ``{third}``, ``{ports[0]}``), an empty ``{data}`` and ``{config}``."""
     access: str = ACCESS
     secret: str = SECRET
     environment: dict[str, str] = field(default_factory=dict, hash=False)
@@ -98,11 +98,21 @@ GARAGE: Final = Kind(
     """,
     once=("-c", "{config}", "key", "allow", "--create-bucket", GARAGE_KEY),
 )  # fmt: skip
+SEAWEEDFS: Final = Kind(
+    name="weed",
+    arguments=(
+        "server", "-ip=127.0.0.1", "-filer", "-s3", "-s3.port={port}", "-s3.port.grpc={ports[0]}",
+        "-master.port={ports[1]}", "-master.port.grpc={ports[2]}", "-master.volumeSizeLimitMB=64", "-volume.max=50",
+        "-volume.port={ports[3]}", "-volume.port.grpc={ports[4]}",
+        "-filer.port={ports[5]}", "-filer.port.grpc={ports[6]}",
+    ),
+    environment={"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET},
+)  # fmt: skip
 STRICT: Final = (VERSITYGW, MINIO)
-HONEST: Final = (*STRICT, GARAGE)
+HONEST: Final = (*STRICT, SEAWEEDFS, GARAGE)
 """Their checks of what is written hold; Garage's conditions do not."""
 LIARS: Final = (RCLONE, S3S_FS)
-LAST: Final = {"versitygw": ("posix", "{data}"), "garage": ()}
+LAST: Final = {"versitygw": ("posix", "{data}"), "garage": (), "weed": ("-dir={data}",)}
 """Arguments after all others; else the directory alone."""
 
 
@@ -154,7 +164,8 @@ def running(kind: Kind, directory: Path, certificates: Path | None = None) -> It
     data = directory / "data"
     data.mkdir(parents=True)
     places = {
-        "port": free_port(), "other": free_port(), "third": free_port(), "data": data,
+        "port": free_port(), "other": free_port(), "third": free_port(), "ports": [free_port() for _ in range(7)],
+        "data": data,
         "certificates": certificates, "config": directory / "config.toml",
     }  # fmt: skip
     _write_config(kind, directory / "config.toml", places)

@@ -12,7 +12,7 @@ from resnap.storage.stores.probe import copy_problem
 from resnap.storage.stores.s3 import S3ObjectStore
 from tests.scheduler.mirrors import mirror
 from tests.stores.fault_proxy import Call, Fault, Reply, error, proxying
-from tests.stores.servers import HONEST, RCLONE, VERSITYGW
+from tests.stores.servers import HONEST, RCLONE, SEAWEEDFS, VERSITYGW
 from tests.tiering.shipping import UPGRADED
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from tests.stores.servers import Server
 
 pytestmark = pytest.mark.stores
-ON_THE_STORE = [pytest.param(kind, id=kind.name) for kind in HONEST]
+ON_THE_STORE = [pytest.param(kind, id=kind.name) for kind in HONEST if kind is not SEAWEEDFS]
+"""SeaweedFS keeps no CRC-32C of its copy of an object that was written without one."""
 LOGS = re.compile(r"/shipped/.*\.log$")
 
 
@@ -106,6 +107,15 @@ def test_a_store_that_does_not_copy_the_version_that_was_read_is_sent_the_bytes(
     sent, copied = shop.logs_sent()
     assert (sent, copied) == (len(shop.logs()), 0)
     assert capsys.readouterr().err.count("once more") == 1
+    assert shop("verify") == 0
+
+
+@pytest.mark.parametrize("shop", [pytest.param(SEAWEEDFS, id="weed")], indirect=True)
+def test_a_copy_without_a_checksum_is_not_relied_on(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
+    assert shop("tier") == 0
+    assert shop.logs_sent()[0] == len(shop.logs())
+    told = capsys.readouterr().err
+    assert (told.count("once more"), "ChecksumCRC32C nothing" in told) == (1, True)
     assert shop("verify") == 0
 
 

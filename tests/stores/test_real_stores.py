@@ -22,7 +22,7 @@ from resnap.tiering.deleting import collect, find_garbage
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.verifying.verification import StoreReader
 from tests.storage.stores.contract import ObjectStoreContract
-from tests.stores.servers import GARAGE, HONEST, LIARS, MINIO, RCLONE, S3S_FS, STRICT, VERSITYGW
+from tests.stores.servers import GARAGE, HONEST, LIARS, MINIO, RCLONE, S3S_FS, SEAWEEDFS, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys, manifests, must_be_shipped, tier
 from tests.tiering.stores import RecordingStore
 
@@ -66,6 +66,7 @@ class TestStrictStores(ObjectStoreContract):
     [
         pytest.param(VERSITYGW, Check.REFUSED, Check.REFUSED, {Condition.KEPT}, id="versitygw"),
         pytest.param(MINIO, Check.REFUSED, Check.REFUSED, {Condition.KEPT}, id="minio"),
+        pytest.param(SEAWEEDFS, Check.REFUSED, Check.REFUSED, {Condition.KEPT}, id="weed"),
         pytest.param(GARAGE, Check.REFUSED, Check.REFUSED, {Condition.IGNORED}, id="garage"),
         pytest.param(RCLONE, Check.TAKEN, Check.TAKEN, {Condition.IGNORED}, id="rclone"),
         pytest.param(S3S_FS, Check.WRITTEN_ANYWAY, Check.TAKEN, {Condition.KEPT, Condition.RACES}, id="s3s-fs"),
