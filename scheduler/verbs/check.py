@@ -212,7 +212,8 @@ class CheckView(View[Result]):
         self._not_checked |= dict.fromkeys(row["notChecked"])
         self._faults_not_checked = topic.faults_not_checked
         for one in row["blockers"]:
-            self._blockers.setdefault(str(one["reason"]), (row["topic"], one))
+            if row["verdict"] is not Verdict.NEVER or one["unblockedBy"] is None:  # of such a topic nothing else counts
+                self._blockers.setdefault(str(one["reason"]), (row["topic"], one))
         for warning in row["warnings"]:
             self._warnings.setdefault(str(warning["reason"]), (row["topic"], warning))
         if row["verdict"] is Verdict.UNKNOWN and not result.faults and len(self._unknown) < _MOST_SHOWN:

@@ -425,3 +425,11 @@ def test_no_file_of_a_partition_is_read_more_than_twice(
     ran = command(verb, broker_log, "--output", "json")
     often = Counter(path for path in opened() if Path(path).parent.parent == broker_log)
     assert (ran.code, max(often.values())) == (code, 2), often.most_common(3)
+
+
+def test_the_next_step_names_no_topic_that_kafka_never_tiers(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text(f"log.dirs={broker_log}\n")
+    ran = command("check", broker_log, "--server-properties", properties, "--topic", "compacted", "--topic", "orders")
+    assert "tiering-disabled: orders: remote.log.storage.system.enable is not set" in ran.out
+    assert ran.out.splitlines()[-1].startswith("Next: orders: set remote.log.storage.system.enable=true")
