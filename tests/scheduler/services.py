@@ -59,6 +59,7 @@ def send(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"", **head
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     script: Script
 
     def do_GET(self) -> None:

@@ -53,6 +53,7 @@ class CountingRelay:
 
     def pass_on(self, source: socket.socket, target: socket.socket) -> None:
         """Copy what comes from one side to the other, up to its end."""
+        target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with suppress(OSError):
             while data := source.recv(1 << 16):
                 request = _REQUEST.match(data)

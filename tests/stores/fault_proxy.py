@@ -103,6 +103,7 @@ def proxying(upstream: str, *, port: int = 0) -> Iterator[FaultProxy]:  # noqa: 
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or each answer waits 40 ms, between its head and its body
 
         def serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -51,6 +51,7 @@ class Served:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     served: Served
 
     def do_HEAD(self) -> None:
