@@ -39,6 +39,16 @@ def plain_text(value: object) -> str:
     return " ".join(str(value).splitlines())
 
 
+def _fact_text(value: object) -> str:
+    """Return a fact for people: what has parts in words, without the parts that say nothing."""
+    if isinstance(value, Mapping):
+        parts = {key: _fact_text(part) for key, part in value.items()}
+        return ", ".join(f"{key}: {text}" for key, text in parts.items() if text)
+    if isinstance(value, list | tuple):
+        return "; ".join(filter(None, map(_fact_text, value)))
+    return plain_text(value)
+
+
 def harmless(text: str) -> str:
     """Return ``text`` with control and unprintable characters escaped, because names come from files."""
     if text.isprintable():
@@ -196,7 +206,7 @@ class Output:
     def _write_facts(self, facts: Row) -> None:
         width = max(map(len, facts), default=0)
         for key, value in facts.items():
-            self.line(f"{key:<{width}}  {harmless(plain_text(value))}".rstrip())
+            self.line(f"{key:<{width}}  {harmless(_fact_text(value))}".rstrip())
 
     def _table_rows(self, columns: Sequence[Column]) -> Rows:
         first: list[Row] = []
