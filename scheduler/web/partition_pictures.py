@@ -181,17 +181,21 @@ def _draw(
     closed = [column for column in columns if column.end is not None]
     end = float(width - _ACTIVE_PX * (closed != columns))  # where the active segment begins
     first_ms, last_ms = columns[0].from_ms, (closed or columns)[-1].to_ms
-    scale = end / max(last_ms - first_ms, 1)
+    count = max(len(closed), 1)
+    # All are as wide where they cover no time, as in a log that was copied, or whose records have no timestamps.
+    least = end / count if last_ms == first_ms else min(1.0, end / 2 / count)
+    scale = (end - least * count) / max(last_ms - first_ms, 1)
     largest = max(1, *(column.size_bytes for column in columns))
-    room, shapes, places = height - _TOP - _BOTTOM, [], []
+    room, shapes, places, x = height - _TOP - _BOTTOM, [], [], 0.0
     for column in columns:
-        x, wide = (column.from_ms - first_ms) * scale, max((column.to_ms - column.from_ms) * scale, 1.0)
+        wide = least + (column.to_ms - column.from_ms) * scale
         if column.end is None:
             x, wide = end, width - end
         high = max(room * column.size_bytes / largest, 2.0)
         places.append((x, wide))
         gap = min(1.0, wide / 4)
         shapes.append(rect(x + gap, height - _BOTTOM - high, wide - 2 * gap, high, column.word.tone, column.title))
+        x += wide
     for line, (name, offset) in enumerate(marks.items()):
         shapes += _draw_mark(f"{name} {offset}", _place_of(offset, columns, places), line, width, height)
     axis = height - 6

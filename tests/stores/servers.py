@@ -183,6 +183,8 @@ def running(kind: Kind, directory: Path, certificates: Path | None = None) -> It
             if kind.once:
                 once = [text.format(**places) for text in kind.once]
                 subprocess.run([str(kind.binary), *once], cwd=directory, check=True, stdout=log, stderr=log)
+            # SeaweedFS answers before it has a volume to write to.
+            server.client(attempts=10).put_object(Bucket=server.new_bucket(), Key="ready", Body=b"?")
             yield server
         finally:
             process.terminate()

@@ -53,12 +53,14 @@ def test_the_question_is_answered_in_words_first(service: Whole) -> None:
     assert "1 of 5 topics can be turned on now: orders." in said
     assert "3 blocked: dash-ed.topic_1, legacy, payments." in said
     assert "1 never (Kafka does not tier what is compacted or internal): compacted." in said
-    assert '3 blocked: <a class="name" href="/?topic=dash-ed.topic_1#partitions">dash-ed.topic_1</a>, <a' in text
+    assert '3 blocked: <span class="named"><a class="name" href="/?topic=dash-ed.topic_1#partitions">dash-ed' in text
     assert (
         '<ul class="counts" aria-label="Partitions by verdict">\n<li class="soft" aria-hidden="true">Partitions<'
         in text
     )
-    assert re.search(r'<li>wait for retention: <a class="name" href="[^"]*/legacy/0[^"]*">legacy-0</a></li>', text)
+    assert re.search(
+        r'<li>wait for retention: <span class="named"><a class="name" href="[^"]*/legacy/0[^"]*">legacy-0</a>', text
+    )
     assert "--add-config remote.storage.enable=true --entity-name orders" in text
     assert "READ-ONLY" in text
     assert rows(text) == ["payments", "dash-ed.topic_1", "legacy", "compacted", "orders"]  # most bytes blocked first

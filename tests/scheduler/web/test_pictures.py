@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
+from itertools import pairwise
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -169,6 +170,21 @@ def test_an_active_segment_that_was_idle_for_long_takes_no_more_width_than_any_o
         assert active < 40
         assert max(closed) == pytest.approx(min(closed))
         assert sum(closed) > 0.8 * float(str(drawn.get("viewBox")).split()[2]) - 40
+
+
+@pytest.mark.parametrize("at_ms", [[7] * 9, [*range(1, 9), 10**12]])
+def test_segments_that_cover_next_to_no_time_are_all_there_side_by_side(at_ms: list[int]) -> None:
+    segments = [span_of(n, 10 * n + 10, size_bytes=1, largest_timestamp_ms=last) for n, last in enumerate(at_ms)]
+    found = segments_picture(segments, [], frozenset(), {})
+    assert found is not None
+    for picture in found.pictures:
+        drawn = ET.fromstring(picture)  # noqa: S314
+        places = [(float(rect.get("x", "nan")), float(rect.get("width", "nan"))) for rect in drawn.findall("rect")]
+        assert len(places) == 9
+        assert all(x + wide <= after for (x, wide), (after, _) in pairwise(places))
+        assert all(wide >= 0.5 for _, wide in places)
+        whole = float(str(drawn.get("viewBox")).split()[2])
+        assert whole * 0.95 < sum(places[-1]) <= whole
 
 
 def test_thousands_of_segments_are_drawn_in_columns_that_hide_no_trouble() -> None:
