@@ -9,7 +9,8 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb
+from resnap.scheduler.job.summed import SummedView
 from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.output.answer import kafka_configs
 from resnap.scheduler.output.records import columns_of, row_of
@@ -137,11 +138,12 @@ class AnnouncedRow(TypedDict):
     stop: Annotated[StopRow | None, Column(title="STOPS", show=_stop)]
 
 
-class AnnounceView(View["Reported[Announcement] | Unread"]):
+class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
     """A row per partition of what was announced, or could be."""
 
     name = "partitions"
     kind = "partition"
+    most_first = "segments"
 
     def __init__(self, *, published: bool) -> None:
         self.columns = (
@@ -177,6 +179,7 @@ class AnnounceView(View["Reported[Announcement] | Unread"]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what brokers do next."""
+        yield from self.summed_note()
         waiting = some(self._totals["awaitLeaders"], "partition")
         what = f"{some(self._totals['segments'], 'segment')} ({human_bytes(self._totals['bytes'])})"
         if not self._totals["published"]:

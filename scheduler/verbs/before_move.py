@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
-from resnap.scheduler.job.contract import Result, View, unread
+from resnap.scheduler.job.contract import Result, unread
 from resnap.scheduler.job.reports import Identity, count_of
+from resnap.scheduler.job.summed import SummedView
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.records import columns_of, instant_of, row_of
 from resnap.scheduler.output.rendering import Column
@@ -139,7 +140,7 @@ class MoveRow(Identity):
     ]
 
 
-class BeforeMoveView(View[Result]):
+class BeforeMoveView(SummedView[Result]):
     """A row per partition that a move would cost producer state now, or of which that is not known."""
 
     name = "partitions"
@@ -147,6 +148,8 @@ class BeforeMoveView(View[Result]):
     columns = columns_of(
         MoveRow, "partition", "localStartOffset", "producers", "openTransactions", "safeFrom", "notKnown"
     )
+    most_first = "producers"
+    joined = ("producers",)
 
     def __init__(self) -> None:
         self._counts = {"partitions": 0, "safe": 0, "lossy": 0, "unknown": 0}
@@ -174,6 +177,7 @@ class BeforeMoveView(View[Result]):
         """Yield the totals in words, and what to do."""
         counts = self._counts
         yield ""
+        yield from self.summed_note()
         yield (
             f"{some(counts['partitions'], 'partition')} with a part in remote storage alone:"
             f" {human_count(counts['safe'])} safe to move between disks,"

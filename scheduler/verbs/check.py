@@ -17,7 +17,8 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
 from resnap.scheduler.job.contract import Reported, Request, Result, Verb, View
-from resnap.scheduler.job.reports import MOST_ROWS, SIZES, SizesRow, most_urgent, stop_lines, summed_rest
+from resnap.scheduler.job.reports import SIZES, SizesRow, most_urgent, stop_lines
+from resnap.scheduler.job.summed import MOST_ROWS, summed_rest
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.records import columns_of, row_of

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from typing_extensions import TypedDict
 
 from resnap.scheduler.job.contract import PartitionState, Reported, Unread, View
-from resnap.scheduler.job.reports import CostRow, Identity, bytes_of, summed_by_topic, summed_note
+from resnap.scheduler.job.reports import CostRow, Identity, bytes_of
+from resnap.scheduler.job.summed import SummedView
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import DataError
@@ -171,17 +172,16 @@ def _offsets_read(value: object) -> str:
     )
 
 
-class PlanView(DryRunView):
+class PlanView(SummedView[Any], DryRunView):
     """A row per partition."""
 
     name = "partitions"
     kind = "partition"
     columns = columns_of(PlanRow, "partition", "snapshots", "segments", "read", "runs")
+    most_first = "snapshots"
 
     def __init__(self, scope: Scope, rules: ReplayRules, settings: Settings, saved: Path | None) -> None:
         super().__init__()
-        self._held: list[Mapping[str, Any]] = []
-        """Rows that people see."""
         self._scope, self._rules, self._settings, self._saved = scope, rules, settings, saved
 
     def head(self) -> Row:
@@ -200,14 +200,9 @@ class PlanView(DryRunView):
             "producers expire after": f"{span(expiry.expiration_ms)} ({self._settings.expiration_origin})",
         }
 
-    def table_rows(self, result: Any) -> list[Row]:  # noqa: ANN401 - whatever a job yields
-        """Keep back the row of a partition of which something is to be made."""
-        self._held += [row for row in self.rows(result) if row["snapshots"]]
-        return []
-
-    def rest(self) -> Iterator[Row]:
-        """Yield what people see: the partitions, or their topics where there are too many, the most to make first."""
-        yield from summed_by_topic(self._held, "snapshots")
+    def for_people(self, row: Row) -> Row | None:
+        """Return the row of a partition of which something is to be made."""
+        return row if row["snapshots"] else None
 
     def totals(self) -> Row:
         """Return the totals of the plan."""
@@ -221,7 +216,7 @@ class PlanView(DryRunView):
             f" {some(total['segmentsToRead'], 'segment')} ({human_bytes(total['bytesToRead'])})."
             " Nothing was written."
         )
-        yield from summed_note(self._held)
+        yield from self.summed_note()
         yield from beginnings_gone({plan.selected.topic_partition: plan.plan.known_from() for plan in self.planned})
         if total["snapshots"]:
             made_of = self._scope.typed

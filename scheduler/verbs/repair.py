@@ -17,7 +17,8 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.job.contract import PartitionState, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.job.reports import CostRow, Identity, count_of, identity, summed_by_topic, summed_note
+from resnap.scheduler.job.reports import CostRow, Identity, count_of, identity
+from resnap.scheduler.job.summed import SummedView
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, beginnings_gone
@@ -225,18 +226,18 @@ def _kinds(repaired: object) -> str:
     return counted(kind for of_one in kinds for kind in of_one if kind)
 
 
-class RepairView(View[Result]):
+class RepairView(SummedView[Result]):
     """A row per partition."""
 
     name = "partitions"
     kind = "partition"
     columns = columns_of(RepairRow)
+    most_first = "repaired"
+    joined = ("repaired",)
 
     def __init__(self, url: str, *, is_dry: bool) -> None:
         self._url, self._is_dry, self._run = url, is_dry, ""
         self._totals = dict.fromkeys(("segments", "repaired", "snapshots", "transactionIndexes", "notRepaired"), 0)
-        self._held: list[Row] = []
-        """Rows that people see."""
         self._known_from: dict[TopicPartition, int] = {}
         """Where what is stored of a repaired partition begins."""
 
@@ -260,14 +261,9 @@ class RepairView(View[Result]):
         self._totals["notRepaired"] += len(one.failures)
         return {**row_of(RepairRow, one)}
 
-    def table_rows(self, result: Result) -> Iterator[Row]:
-        """Keep back the row of a partition that something is wrong with."""
-        self._held += (row for row in self.rows(result) if row["repaired"] or row["notRepaired"])
-        yield from ()
-
-    def rest(self) -> Iterator[Row]:
-        """Yield what people see: the partitions, or their topics where there are too many, the most wrong first."""
-        yield from summed_by_topic(self._held, "repaired", "repaired")
+    def for_people(self, row: Row) -> Row | None:
+        """Return the row of a partition that something is wrong with."""
+        return row if row["repaired"] or row["notRepaired"] else None
 
     def totals(self) -> Row:
         """Return how much was or would be replaced, and the name of the run that ``--undo`` takes."""
@@ -284,7 +280,7 @@ class RepairView(View[Result]):
         left = f" Not repaired: {some(count['notRepaired'], 'finding')}." if count["notRepaired"] else ""
         if not count["segments"]:
             return
-        yield from summed_note(self._held)
+        yield from self.summed_note()
         yield from beginnings_gone(self._known_from)
         if not count["repaired"]:
             nothing = "Nothing replaced" if left else "Nothing to repair"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from typing_extensions import TypedDict
 
-from resnap.scheduler.job.contract import Result, View
+from resnap.scheduler.job.contract import Result
 from resnap.scheduler.job.open_transactions import what_is_open
-from resnap.scheduler.job.reports import summed_by_topic, summed_note
+from resnap.scheduler.job.summed import SummedView
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.verbs.new_cluster import NewCluster
@@ -100,12 +100,13 @@ def _log_start(restoration: Restoration) -> int:
     return restoration.start_offset if restoration.log_start is None else restoration.log_start
 
 
-class RestoreView(View[Result]):
+class RestoreView(SummedView[Result]):
     """A row per partition."""
 
     name = "partitions"
     kind = "partition"
     columns = columns_of(RestoreRow)
+    most_first = "segments"
 
     def __init__(self, *, dry_run: bool) -> None:
         self._totals = {"dryRun": dry_run, "restored": 0, "alreadyThere": 0, "segments": 0, "bytes": 0}
@@ -113,8 +114,6 @@ class RestoreView(View[Result]):
         self._log_dirs = dict[str, None]()
         """Those that have the partitions now."""
         self._has_faults = False
-        self._held: list[Row] = []
-        """Rows that people see."""
         self._open: list[str] = []
         """Partitions that end in an open transaction."""
 
@@ -135,16 +134,10 @@ class RestoreView(View[Result]):
         self._totals["alreadyThere"] += outcome is Restored.ALREADY_THERE
         return row_of(RestoreRow, result)
 
-    def table_rows(self, result: Result) -> Iterator[Row]:
-        """Keep back the row of a partition; of a dry run with what the outcome would be."""
-        for row in self.rows(result):
-            would = self._totals["dryRun"] and row["outcome"] == Restored.RESTORED
-            self._held.append({**row, "outcome": f"would be {row['outcome']}"} if would else row)
-        yield from ()
-
-    def rest(self) -> Iterator[Row]:
-        """Yield what people see: the partitions, or their topics where there are too many."""
-        yield from summed_by_topic(self._held, "segments")
+    def for_people(self, row: Row) -> Row:
+        """Return the row of a partition; of a dry run with what the outcome would be."""
+        would = self._totals["dryRun"] and row["outcome"] == Restored.RESTORED
+        return {**row, "outcome": f"would be {row['outcome']}"} if would else row
 
     def totals(self) -> Row:
         """Return what was restored in all, and what a new cluster begins with."""
@@ -152,7 +145,7 @@ class RestoreView(View[Result]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
-        yield from summed_note(self._held)
+        yield from self.summed_note()
         there = self._totals["alreadyThere"]
         would, nothing = ("would be ", " Nothing was written.") if self._totals["dryRun"] else ("", "")
         yield (

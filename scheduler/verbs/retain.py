@@ -11,8 +11,9 @@ import typer
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import S3, TOPIC
-from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb, View
-from resnap.scheduler.job.reports import Identity, summed_by_topic, summed_note
+from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb
+from resnap.scheduler.job.reports import Identity
+from resnap.scheduler.job.summed import SummedView
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column, Row, plain_text
 from resnap.scheduler.settings.values import parse_duration, parse_size
@@ -206,17 +207,16 @@ class RetainedRow(Identity):
     manifests: Annotated[list[str], lambda retention: [shipped.key for shipped in retention.beyond]]
 
 
-class RetainView(View["Reported[PartitionRetention] | Unread"]):
+class RetainView(SummedView["Reported[PartitionRetention] | Unread"]):
     """A row per partition."""
 
     name = "partitions"
     kind = "partition"
     columns = columns_of(RetainedRow, "partition", "deleted", "kept", "bytes", "newStartOffset", "topicId")
+    most_first = "deleted"
 
     def __init__(self, url: str, *, dry_run: bool) -> None:
         self._url = shlex.quote(url)
-        self._held: list[Row] = []
-        """Rows that people see."""
         self._has_faults = False
         self._totals = {"dryRun": dry_run, "deleted": 0, "kept": 0, "bytes": 0}
 
@@ -231,22 +231,13 @@ class RetainView(View["Reported[PartitionRetention] | Unread"]):
         self._totals["bytes"] += row["bytes"]
         return {**row}
 
-    def table_rows(self, result: Reported[PartitionRetention] | Unread) -> Iterator[Row]:
-        """Keep back the row of a partition."""
-        self._held += self.rows(result)
-        yield from ()
-
-    def rest(self) -> Iterator[Row]:
-        """Yield what people see: the partitions, or their topics where there are too many, the most deleted first."""
-        yield from summed_by_topic(self._held, "deleted")
-
     def totals(self) -> Row:
         """Return what is deleted, and what stays, in all."""
         return self._totals
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next."""
-        yield from summed_note(self._held)
+        yield from self.summed_note()
         deleted = f"{some(self._totals['deleted'], 'segment')} ({human_bytes(self._totals['bytes'])})"
         kept = human_count(self._totals["kept"])
         if self._totals["dryRun"]:

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, PARTITIONS, REMOTE, RULES, STORE
-from resnap.scheduler.job.contract import Door, PartitionState, Reported, Request, Unread, Verb, View
+from resnap.scheduler.job.contract import Door, PartitionState, Reported, Request, Unread, Verb
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.job.reports import (
     CostRow,
@@ -28,9 +28,8 @@ from resnap.scheduler.job.reports import (
     bytes_of,
     most_urgent,
     stop_of,
-    summed_by_topic,
-    summed_note,
 )
+from resnap.scheduler.job.summed import SummedView
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.output.answer import KnownFaultRow
 from resnap.scheduler.output.records import columns_of, row_of
@@ -321,7 +320,7 @@ def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
     )
 
 
-class ScanView(View["Reported[PartitionScan] | Unread"]):
+class ScanView(SummedView["Reported[PartitionScan] | Unread"]):
     """A row per partition; people see those with something to do, and the number of the others."""
 
     name = "partitions"
@@ -329,13 +328,11 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
     columns = columns_of(
         ScanRow, "partition", "segments", "bytes", "lost", "replayNow", "replayRoll", "brokerStops", "blocking"
     )
+    most_first = "lost"
 
     def __init__(self, request: Asked) -> None:
         self._request = request
         self._totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted", "problems"), 0)
-        self._in_order = 0
-        self._held: list[Mapping[str, Any]] = []
-        """Rows that people see."""
         self._stops: dict[str, tuple[SelectedPartition, Refusal]] = {}
         """The first of each reason."""
         self._lost_state: list[PartitionScan] = []
@@ -369,20 +366,10 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
             self._lost_state.append(result.what)
         return {**row_of(ScanRow, result.what)}
 
-    def table_rows(self, result: Reported[PartitionScan] | Unread) -> Iterable[Row]:
-        """Keep back the row of a partition that lacks something, or where something stops that is not compaction."""
-        for row in self.rows(result):
-            if row["compaction"] == "compacted":
-                continue
-            if row["lost"] or any(row[key] for key in ("brokerStops", "blocking", "lostProducerState", "strays")):
-                self._held.append(row)
-            else:
-                self._in_order += 1
-        return ()
-
-    def rest(self) -> Iterator[Row]:
-        """Yield what people see: the partitions, or their topics where there are too many, the most missing first."""
-        yield from summed_by_topic(self._held, "lost")
+    def for_people(self, row: Row) -> Row | None:
+        """Return the row of a partition that lacks something, or where something stops that is not compaction."""
+        told = ("lost", "brokerStops", "blocking", "lostProducerState", "strays")
+        return row if row["compaction"] != "compacted" and any(row[key] for key in told) else None
 
     def totals(self) -> Row:
         """Return how many there are of each."""
@@ -396,9 +383,9 @@ class ScanView(View["Reported[PartitionScan] | Unread"]):
         what = f"{human_count(self.lost)} of {boundaries} in {partitions}"
         have, their = ("has", "its") if self.lost == 1 else ("have", "their")
         yield f"{what} {have} no usable producer snapshot at {their} end."
-        yield from summed_note(self._held)
-        if self._in_order:
-            yield f"Not shown: {some(self._in_order, 'partition')} in which nothing is missing and nothing stops."
+        yield from self.summed_note()
+        if in_order := self._totals["partitions"] - self._totals["compacted"] - len(self._held):
+            yield f"Not shown: {some(in_order, 'partition')} in which nothing is missing and nothing stops."
         if self._totals["compacted"]:
             yield f"Never: {some(self._totals['compacted'], 'compacted partition')}, which Kafka does not tier."
         urgent = most_urgent(self._stops)

@@ -64,3 +64,16 @@ def test_the_output_ends_with_the_next_step(published: bool, announced: Announce
     view = AnnounceView(published=published)
     assert view.row(Reported(what=announced)) is not None
     assert [*view.closing()][-1].startswith(f"Next: {said}")
+
+
+def test_more_partitions_than_people_read_are_summed_up_by_topic() -> None:
+    view, partitions = AnnounceView(published=False), [replace(ORDERS, partition=number) for number in range(51)]
+    found = [replace(NOTHING, partition=partition, segments=(SEGMENT,), below=2) for partition in partitions]
+    assert [row for one in found for row in view.table_rows(Reported(what=one))] == []
+    (row,) = view.rest()
+    shown = {column.title: column.cell(row) for column in view.columns}
+    assert shown == {
+        "PARTITION": "orders-* (51)", "TO BE ANNOUNCED": "-", "SEGMENTS": "51", "BYTES": "51 B", "BELOW": "102",
+        "STOPS": "-",
+    }  # fmt: skip
+    assert next(view.closing()) == "Summed up by topic: 51 partitions; `--output json` has each."
