@@ -10,6 +10,7 @@ import binascii
 import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError
 
 if TYPE_CHECKING:
@@ -30,6 +31,11 @@ def typed(kind: type[_T], value: object) -> _T:
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
     return value
+
+
+def json_checksum(values: object) -> str:
+    """Return the CRC-32C of parsed JSON, in hexadecimal digits: of its form with ordered keys."""
+    return f"{crc32c(json.dumps(values, sort_keys=True).encode()):08x}"
 
 
 class Fields:

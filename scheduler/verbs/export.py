@@ -86,13 +86,13 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
         taken_ms=context.clock.now_ms(),
         is_secret=None if request.credentials else is_secret_name,
     )
-    key, deleted = state_key(state), 0
+    key, document, deleted = state_key(state), write_state(state), 0
     if not context.settings.dry_run:
         store = open_store(request.to, context.settings.s3())
-        key = keep_state(store, state)
+        keep_state(store, key, document)
         # What could not be read now may be in an older one.
         deleted = delete_older(store, key, request.keep) if request.keep is not None and not faults else 0
-    exported = Exported(state=state, key=key, size_bytes=len(write_state(state)), deleted=deleted)
+    exported = Exported(state=state, key=key, size_bytes=len(document), deleted=deleted)
     yield Reported(what=exported, faults=faults, partly_done=bool(faults) and not context.settings.dry_run)
 
 

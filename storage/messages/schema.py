@@ -68,9 +68,10 @@ Uuid: TypeAlias = Annotated[str, Identifier()]
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The first version that has the field."""
+    """The first version that has the field, and the last one, where later ones lack it again."""
 
     version: int
+    last: int = MAX_INT16
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,14 @@ class FieldSchema:
     name: str
     wire: Wire
     since: int
+    last: int
     tag: int | None
     default: object
     """``MISSING`` where there is none."""
+
+    def is_in(self, version: int) -> bool:
+        """Whether ``version`` has the field."""
+        return self.since <= version <= self.last
 
     @property
     def json_name(self) -> str:
@@ -174,7 +180,7 @@ def write_message(message: object, version: int) -> bytes:
 
     """
     for field in schema_of(type(message)):
-        if field.since > version and getattr(message, field.name) != field.default:
+        if not field.is_in(version) and getattr(message, field.name) != field.default:
             raise ValueError(f"{type(message).__name__} of version {version} has no {field.json_name}")
     layout = _layout(type(message), version)
     plain = b"".join([field.wire.write(getattr(message, field.name), version) for field in layout.plain])
@@ -199,7 +205,7 @@ def message_json(message: object, version: int) -> dict[str, object]:
     shown: dict[str, object] = {}
     for field in schema_of(type(message)):
         value = getattr(message, field.name)
-        if field.since <= version and (field.tag is None or value != field.default):
+        if field.is_in(version) and (field.tag is None or value != field.default):
             shown[field.json_name] = _as_json(value, version)
     return shown
 
@@ -209,7 +215,7 @@ def _layout(message: type, version: int) -> _Layout:
     known = _LAYOUTS.get((message, version))
     if known is None:
         is_flexible = version >= getattr(message, "flexible_since", 0)
-        there = [field for field in schema_of(message) if field.since <= version]
+        there = [field for field in schema_of(message) if field.is_in(version)]
         tagged = {field.tag: field for field in there if field.tag is not None}
         plain = [field for field in there if field.tag is None]
         if not is_flexible:
@@ -229,10 +235,12 @@ def _as_json(value: object, version: int) -> object:
 
 def _field_schema(field: Field[Any], hint: object) -> FieldSchema:
     marks = getattr(hint, "__metadata__", ())
+    since = next((mark for mark in marks if isinstance(mark, Since)), Since(0))
     return FieldSchema(
         name=field.name,
         wire=_wire(hint),
-        since=next((mark.version for mark in marks if isinstance(mark, Since)), 0),
+        since=since.version,
+        last=since.last,
         tag=next((mark.number for mark in marks if isinstance(mark, Tag)), None),
         default=MISSING if field.default is MISSING else field.default,
     )

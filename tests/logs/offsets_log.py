@@ -11,7 +11,6 @@ from resnap.storage.log.record import write_marker_batch
 from resnap.storage.messages.schema import write_message
 from resnap.tiering.cluster_state.group_offsets import (
     OFFSETS_TOPIC,
-    ExpiringOffsetCommitValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
@@ -33,15 +32,11 @@ def key_of(group: str, partition: TopicPartition, version: int = 1) -> bytes:
 
 def value_of(committed: CommittedOffset, version: int = 3) -> bytes:
     """Return the value of a committed offset, without what ``version`` does not have."""
-    if version == 1:
-        expiring = ExpiringOffsetCommitValue(
-            offset=committed.offset, metadata=committed.metadata, commit_timestamp=NOW_MS, expire_timestamp=NOW_MS
-        )
-        return b"\0\1" + write_message(expiring, version)
     epoch = committed.leader_epoch if version > 1 + 1 else -1
     value = OffsetCommitValue(
-        offset=committed.offset, leader_epoch=epoch, metadata=committed.metadata, commit_timestamp=NOW_MS
-    )
+        offset=committed.offset, leader_epoch=epoch, metadata=committed.metadata, commit_timestamp=NOW_MS,
+        expire_timestamp=NOW_MS if version == 1 else -1,
+    )  # fmt: skip
     return version.to_bytes(2, "big") + write_message(value, version)
 
 

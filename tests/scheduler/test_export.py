@@ -57,7 +57,7 @@ def test_offsets_and_metadata_of_a_node_come_into_one_object(command: Resnap, tm
         }},
     ]  # fmt: skip
     metadata = document["metadata"]
-    assert metadata["topics"] == {"payments": {"topic_id": ID, "partitions": 2}}
+    assert metadata["topics"] == {"payments": {"topicId": ID, "partitions": 2}}
     assert metadata["configs"] == [
         {"type": 2, "name": "payments", "values": {"retention.ms": "-1"}},
         {"type": 4, "name": "", "values": {"log.cleaner.threads": "2"}},
@@ -83,7 +83,7 @@ def test_passwords_and_credentials_come_only_where_they_are_asked_for(command: R
     (document,) = documents(store)
     assert SECRET in json.dumps(document)
     (credential,) = document["metadata"]["scramCredentials"]
-    assert (credential["name"], credential["stored_key"]) == ("alice", "c3RvcmVk")
+    assert (credential["name"], credential["storedKey"]) == ("alice", "c3RvcmVk")
 
 
 def test_a_cluster_without_a_metadata_log_has_its_offsets_exported(command: Resnap, tmp_path: Path) -> None:

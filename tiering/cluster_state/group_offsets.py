@@ -38,9 +38,8 @@ NEWEST_KEY_VERSION: Final = 1
 """Of the keys of committed offsets; 0 was written before 0.9, in the same form."""
 NEWEST_VALUE_VERSION: Final = 4
 NO_LEADER_EPOCH: Final = -1
+NO_EXPIRY: Final = -1
 _VERSION: Final = struct.Struct(">h")
-_WITH_EXPIRY: Final = 1
-"""The one version of the value that says when the offset expires."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +61,7 @@ class OffsetCommitValue:
     leader_epoch: Annotated[Int32, Since(3)] = NO_LEADER_EPOCH
     metadata: String
     commit_timestamp: Int64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiringOffsetCommitValue:
-    """A committed offset in version 1."""
-
-    flexible_since: ClassVar[int] = 4
-    offset: Int64
-    metadata: String
-    commit_timestamp: Int64
-    expire_timestamp: Int64
+    expire_timestamp: Annotated[Int64, Since(1, last=1)] = NO_EXPIRY
 
 
 class CommittedOffset(NamedTuple):
@@ -125,9 +114,6 @@ def decode_value(value: Buffer, *, at: int = 0) -> CommittedOffset:
     if not 0 <= version <= NEWEST_VALUE_VERSION:
         raise FormatError("version of a committed offset", position=at, expected=f"0 to {NEWEST_VALUE_VERSION}",
                           found=version)  # fmt: skip
-    if version == _WITH_EXPIRY:
-        expiring = read_whole(ExpiringOffsetCommitValue, cursor, version)
-        return CommittedOffset(expiring.offset, metadata=expiring.metadata)
     found = read_whole(OffsetCommitValue, cursor, version)
     return CommittedOffset(found.offset, found.leader_epoch, found.metadata)
 

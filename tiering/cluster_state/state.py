@@ -4,19 +4,22 @@ A document is what one node knows: of ``__consumer_offsets`` a broker has the pa
 the state of a cluster is taken from the documents of all of its nodes (``merged``): the metadata of the one that has
 read most of the metadata log, and each partition of committed offsets from the one with its highest end offset.
 
-Passwords in the configuration, and SCRAM credentials, are in a document only if that was asked for.
+Passwords in the configuration, and SCRAM credentials, are in a document only if that was asked for. Records have the
+form that Kafka's tools give them. A CRC-32C covers it all: with a changed digit consumers would go on elsewhere.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.storage.errors import FormatError, parser_says
-from resnap.storage.json_values import typed
+from resnap.storage.json_values import json_checksum, typed
 from resnap.storage.log.names import TopicPartition
+from resnap.storage.messages.schema import message_json, schema_of
+from resnap.storage.messages.wire import Octets
 from resnap.tiering.cluster_state.group_offsets import CommittedOffset, OffsetsPartition
 from resnap.tiering.controller.metadata.image import ConfigResource
 from resnap.tiering.controller.metadata.records import (
@@ -37,7 +40,10 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster_state.group_offsets import GroupOffsets
     from resnap.tiering.controller.metadata.image import MetadataImage, QuotaEntity
 
+_R = TypeVar("_R")
 VERSION: Final = 1
+_CHECKSUM: Final = "crc32c"
+_OLDER: Final = "name an older one with --cluster-state; `resnap export` makes a new one, while the cluster is there"
 RELIED_ON: Final = (
     TopicRecord, RemoveTopicRecord, PartitionRecord, ConfigRecord, ClientQuotaRecord, AccessControlEntryRecord,
     RemoveAccessControlEntryRecord, UserScramCredentialRecord, RemoveUserScramCredentialRecord,
@@ -134,7 +140,7 @@ def merged(states: Sequence[ClusterState]) -> ClusterState:
 
 def write_state(state: ClusterState) -> bytes:
     """Return the document of ``state``."""
-    document = {
+    document: dict[str, object] = {
         "version": VERSION,
         "clusterId": state.cluster_id,
         "nodeId": state.node_id,
@@ -149,26 +155,22 @@ def write_state(state: ClusterState) -> bytes:
             for partition in state.offsets
         ],
     }
-    return json.dumps(document, separators=(",", ":")).encode()
+    return json.dumps({**document, _CHECKSUM: json_checksum(document)}, separators=(",", ":")).encode()
 
 
 def _metadata_json(metadata: ClusterMetadata) -> dict[str, object]:
     return {
         "offset": metadata.offset,
-        "topics": {name: asdict(topic) for name, topic in metadata.topics.items()},
+        "topics": {
+            name: {"topicId": topic.topic_id, "partitions": topic.partitions} for name, topic in metadata.topics.items()
+        },
         "configs": [
             {"type": resource.type, "name": resource.name, "values": dict(values)}
             for resource, values in metadata.configs.items()
         ],
         "quotas": [{"entity": list(entity), "values": dict(values)} for entity, values in metadata.quotas.items()],
-        "accessControlEntries": [asdict(entry) for entry in metadata.access_control_entries],
-        "scramCredentials": [
-            {
-                name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
-                for name, value in asdict(credential).items()
-            }
-            for credential in metadata.scram_credentials
-        ],
+        "accessControlEntries": [message_json(entry, 0) for entry in metadata.access_control_entries],
+        "scramCredentials": [message_json(credential, 0) for credential in metadata.scram_credentials],
         "secretsLeftOut": metadata.secrets_left_out,
     }
 
@@ -184,18 +186,22 @@ def read_state(document: bytes) -> ClusterState:
     """Return the state in a document.
 
     Raises:
-        FormatError: it has another form, or a version newer than this release.
+        FormatError: it has another form, is damaged, or has a version newer than this release.
 
     """
     try:
         found = json.loads(document)
         version = typed(int, found["version"])
-        if version == VERSION:
+        carried = found.pop(_CHECKSUM) if version == VERSION else None
+        if carried is not None and carried == json_checksum(found):
             return _state(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError("state of a cluster", position=0, expected="a document of `resnap export`",
-                          found=parser_says(error)) from error  # fmt: skip
-    raise FormatError("version of the state of a cluster", position=0, expected=VERSION, found=version)
+                          found=parser_says(error), hint=_OLDER) from error  # fmt: skip
+    if version != VERSION:
+        raise FormatError("version of the state of a cluster", position=0, expected=VERSION, found=version)
+    raise FormatError("state of a cluster", position=0, expected="what its checksum covers", found="something else",
+                      hint=_OLDER)  # fmt: skip
 
 
 def _state(found: Mapping[str, Any]) -> ClusterState:
@@ -227,7 +233,7 @@ def _metadata(found: Mapping[str, Any]) -> ClusterMetadata:
     return ClusterMetadata(
         offset=typed(int, found["offset"]),
         topics={
-            name: KnownTopic(topic_id=typed(str, topic["topic_id"]), partitions=typed(int, topic["partitions"]))
+            name: KnownTopic(topic_id=typed(str, topic["topicId"]), partitions=typed(int, topic["partitions"]))
             for name, topic in found["topics"].items()
         },
         configs={
@@ -242,12 +248,16 @@ def _metadata(found: Mapping[str, Any]) -> ClusterMetadata:
             }
             for quota in found["quotas"]
         },
-        access_control_entries=tuple(AccessControlEntryRecord(**entry) for entry in found["accessControlEntries"]),
-        scram_credentials=tuple(map(_credential, found["scramCredentials"])),
+        access_control_entries=tuple(_record(AccessControlEntryRecord, one) for one in found["accessControlEntries"]),
+        scram_credentials=tuple(_record(UserScramCredentialRecord, one) for one in found["scramCredentials"]),
         secrets_left_out=typed(int, found["secretsLeftOut"]),
     )
 
 
-def _credential(found: Mapping[str, Any]) -> UserScramCredentialRecord:
-    octets = {name: base64.b64decode(found[name], validate=True) for name in ("salt", "stored_key", "server_key")}
-    return UserScramCredentialRecord(**{**found, **octets})
+def _record(kind: type[_R], found: Mapping[str, Any]) -> _R:
+    """Return a record that ``message_json`` has shown."""
+    values = {field.name: (field.wire, found[field.json_name]) for field in schema_of(kind)}
+    return kind(**{
+        name: base64.b64decode(value, validate=True) if isinstance(wire, Octets) else value
+        for name, (wire, value) in values.items()
+    })  # fmt: skip

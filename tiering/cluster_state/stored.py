@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import UsageError, in_file
 from resnap.storage.stores.protocol import key_part
-from resnap.tiering.cluster_state.state import read_state, write_state
+from resnap.tiering.cluster_state.state import read_state
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -42,17 +42,15 @@ def state_key(state: ClusterState) -> str:
     return f"{FOLDER}{key_part(state.cluster_id)}/{moment}-{state.node_id}.json"
 
 
-def keep_state(store: ObjectStore, state: ClusterState) -> str:
-    """Write ``state`` and return its key.
+def keep_state(store: ObjectStore, key: str, document: bytes) -> None:
+    """Write the document of a state to its key.
 
     Raises:
         ObjectExistsError: there is one of this moment and node.
         StoreError: the store failed.
 
     """
-    key = state_key(state)
-    store.put(key, write_state(state), if_absent=True)
-    return key
+    store.put(key, document, if_absent=True)
 
 
 def delete_older(store: ObjectStore, newest: str, keep: int) -> int:

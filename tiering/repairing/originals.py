@@ -19,9 +19,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from resnap.storage.crc32c import crc32c
 from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
+from resnap.storage.json_values import json_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -124,7 +124,7 @@ def named_by_records(store: ObjectStore, found: Iterable[Folder]) -> frozenset[s
 def write_record(record: Replacements) -> bytes:
     """Return the object that holds ``record``."""
     values = asdict(record)
-    return json.dumps({"version": _VERSION, "record": values, "crc32c": _checksum(values)}).encode()
+    return json.dumps({"version": _VERSION, "record": values, "crc32c": json_checksum(values)}).encode()
 
 
 def read_record(store: ObjectStore, folder: str) -> Replacements:
@@ -142,7 +142,7 @@ def read_record(store: ObjectStore, folder: str) -> Replacements:
     try:
         values = json.loads(data)
         version = values["version"]
-        if values["version"] == _VERSION and values["crc32c"] == _checksum(values["record"]):
+        if values["version"] == _VERSION and values["crc32c"] == json_checksum(values["record"]):
             fields = values["record"]
             return Replacements(**fields | {"changes": tuple(_change(change) for change in fields["changes"])})
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -210,7 +210,3 @@ def runs(found: Iterable[Folder]) -> Iterator[str]:
 def _change(values: Any) -> ObjectChange:  # noqa: ANN401 - JSON
     old = None if values["old"] is None else FileDigest(**values["old"])
     return ObjectChange(values["key"], old, FileDigest(**values["new"]))
-
-
-def _checksum(values: Any) -> str:  # noqa: ANN401 - JSON
-    return f"{crc32c(json.dumps(values, sort_keys=True).encode()):08x}"

@@ -75,6 +75,11 @@ ID: Final = "AAAAAAAAQACAAAAAAAAAAQ"
 EMPTY: Final = ClusterState(cluster_id=ID, node_id=1, taken_ms=1_700_000_000_123, metadata=None, offsets=())
 
 
+def kept(store: MemoryObjectStore, state: ClusterState) -> str:
+    keep_state(store, state_key(state), write_state(state))
+    return state_key(state)
+
+
 def knows(partition: int, end_offset: int) -> OffsetsPartition:
     return OffsetsPartition(partition=partition, end_offset=end_offset, groups={})
 
@@ -94,9 +99,18 @@ def test_what_is_no_state_is_refused(document: bytes) -> None:
         read_state(document)
 
 
+@given(STATES, st.data())
+def test_no_changed_bit_is_taken_for_another_state(state: ClusterState, data: st.DataObject) -> None:
+    document = bytearray(write_state(state))
+    document[data.draw(st.integers(0, len(document) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(FormatError):
+        read_state(bytes(document))
+
+
 def test_a_document_is_plain_json() -> None:
     assert json.loads(write_state(EMPTY)) == {
         "version": 1, "clusterId": ID, "nodeId": 1, "takenMs": 1_700_000_000_123, "metadata": None, "offsets": [],
+        "crc32c": "777e5602",
     }  # fmt: skip
 
 
@@ -118,9 +132,9 @@ def test_metadata_are_taken_from_the_node_that_has_read_most_of_them() -> None:
 
 def test_a_state_is_never_overwritten() -> None:
     store = MemoryObjectStore("a")
-    assert keep_state(store, EMPTY) == f".resnap/cluster/{ID}/20231114T221320123Z-1.json"
+    assert kept(store, EMPTY) == f".resnap/cluster/{ID}/20231114T221320123Z-1.json"
     with pytest.raises(ObjectExistsError):
-        keep_state(store, replace(EMPTY, offsets=(knows(0, 1),)))
+        kept(store, replace(EMPTY, offsets=(knows(0, 1),)))
     assert newest_states(store, ()) == [(state_key(EMPTY), EMPTY)]
 
 
@@ -128,7 +142,7 @@ def test_the_newest_of_each_node_is_read_and_older_ones_can_be_deleted() -> None
     store = MemoryObjectStore("b")
     moments = [replace(EMPTY, taken_ms=EMPTY.taken_ms + minute * 60_000) for minute in range(4)]
     other = replace(EMPTY, node_id=11)
-    keys = [keep_state(store, state) for state in (*moments, other)]
+    keys = [kept(store, state) for state in (*moments, other)]
     assert [state for _, state in newest_states(store, [ID])] == [moments[-1], other]
     assert delete_older(store, keys[3], 3) == 1
     assert {info.key for info in store.list()} == {*keys[1:]}
@@ -139,7 +153,7 @@ def test_states_of_another_cluster_are_not_taken() -> None:
     store = MemoryObjectStore("c")
     other = replace(EMPTY, cluster_id="B" * 22)
     for state in (EMPTY, other):
-        keep_state(store, state)
+        kept(store, state)
     assert [state for _, state in newest_states(store, [other.cluster_id])] == [other]
     assert newest_states(store, ["C" * 22]) == []
     with pytest.raises(UsageError, match="states of the clusters"):

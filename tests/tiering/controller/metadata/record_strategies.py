@@ -23,7 +23,7 @@ PLAIN: dict[type, SearchStrategy[Any]] = {
 
 def messages(message: type, version: int) -> SearchStrategy[Any]:
     """Any message of a version; what the version lacks has its default."""
-    there = [field for field in schema_of(message) if field.since <= version]
+    there = [field for field in schema_of(message) if field.is_in(version)]
     return st.builds(message, **{field.name: field_values(field, version) for field in there})
 
 
