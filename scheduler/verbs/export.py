@@ -75,17 +75,17 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
         raise UsageError(f"{urls[0]} is not a log dir of this host", hint="give the log dirs of a node")
     log_dirs = [Path(source) for source in request.scope.sources]
     metadata_log = context.settings.metadata_log or find_metadata_log(log_dirs)
-    if metadata_log is None:
-        context.warn(
-            "there is no metadata log: ACLs, quotas and configuration are not exported (--metadata-log); of a cluster"
-            " with ZooKeeper they are there"
-        )
     state, faults = read_cluster_state(
         log_dirs,
         metadata_log,
         taken_ms=context.clock.now_ms(),
         is_secret=None if request.credentials else is_secret_name,
     )
+    if metadata_log is None:
+        context.warn(
+            "there is no metadata log: ACLs, quotas and configuration are not exported (--metadata-log); of a cluster"
+            " with ZooKeeper they are there"
+        )
     key, document, deleted = state_key(state), write_state(state), 0
     if not context.settings.dry_run:
         store = open_store(request.to, context.settings.s3())

@@ -9,7 +9,7 @@ from resnap.scheduler.verbs.planned import MOST_NAMED
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import agreeing, first_of, instant, some
 from resnap.tiering.cluster_state.state import merged
-from resnap.tiering.cluster_state.stored import newest_states, read_states
+from resnap.tiering.cluster_state.stored import named_state, newest_states
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
 from resnap.tiering.restoring.group_resets import SCRIPT, group_resets, write_resets
 from resnap.tiering.restoring.new_cluster import cluster_records, is_of_cluster
@@ -64,13 +64,13 @@ def exported_state(store: ObjectStore, key: str | None, restorations: Sequence[R
     """Return the newest state of the cluster in ``store``, or the one under ``key``; None if there is none.
 
     Raises:
-        UsageError: there are states of several clusters, and it is not known which one is restored.
+        UsageError: there are states of several clusters, and it is not known which one is restored; or none at ``key``.
         FormatError: one is damaged, or of a later release.
-        StoreError: the store failed, or has none under ``key``.
+        StoreError: the store failed.
 
     """
     cluster_ids = {one.cluster_id for one in restorations if one.cluster_id is not None}
-    found = newest_states(store, cluster_ids) if key is None else read_states(store, [key])
+    found = newest_states(store, cluster_ids) if key is None else [(key, named_state(store, key))]
     if not found:
         return None
     return ExportedState(keys=tuple(name for name, _ in found), state=merged([state for _, state in found]))

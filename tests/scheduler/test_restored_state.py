@@ -168,7 +168,9 @@ def test_what_nodes_know_is_put_together_and_a_named_object_is_taken_alone(
     alone = restore("--cluster-state", second, "--offsets-to", tmp_path / "alone")
     assert (alone.code, state_of(alone)["objects"]) == (0, [second])
     assert (tmp_path / "alone" / "billing.csv").read_text() == "payments,0,5\n"
-    assert restore("--cluster-state", "other").code == 12
+    for nothing in ("other", "../../../../etc/passwd", f"{second[:-6]}9.json"):
+        refused = restore("--cluster-state", nothing)
+        assert (refused.code, f"--cluster-state {nothing}: " in refused.err) == (2, True), refused.err
 
 
 def test_offsets_of_another_topic_of_the_same_name_are_left_out(

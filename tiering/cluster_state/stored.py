@@ -8,15 +8,16 @@ The moment is in UTC, so that keys are in the order of time.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import UsageError, in_file
+from resnap.storage.errors import ObjectNotFoundError, UsageError, in_file
 from resnap.storage.stores.protocol import key_part
 from resnap.tiering.cluster_state.state import read_state
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster_state.state import ClusterState
@@ -89,13 +90,27 @@ def newest_states(store: ObjectStore, cluster_ids: Collection[str]) -> list[tupl
             hint=f"name one with --cluster-state, such as {found[-1].key}",
         )
     newest = {stored.node_id: stored.key for stored in found}  # in the order of their moments
-    return read_states(store, list(newest.values()))
+    return [(key, _read(store, key)) for key in newest.values()]
 
 
-def read_states(store: ObjectStore, keys: Sequence[str]) -> list[tuple[str, ClusterState]]:
-    """Return the states under ``keys``; raises as ``newest_states`` does, ObjectNotFoundError where one is missing."""
-    found = []
-    for key in keys:
-        with in_file(f"{store.url}/{key}"):
-            found.append((key, read_state(store.get(key))))
-    return found
+def named_state(store: ObjectStore, key: str) -> ClusterState:
+    """Return the state under ``key``.
+
+    Raises:
+        UsageError: it is not the key of a state, or there is none.
+        FormatError: it is damaged.
+        StoreError: the store failed.
+
+    """
+    with suppress(ObjectNotFoundError):
+        if _KEY.fullmatch(key):
+            return _read(store, key)
+    raise UsageError(
+        f"--cluster-state {key}: {store.url} has no such state of a cluster",
+        hint=f"give a key as `resnap export` prints it: {FOLDER}CLUSTER-ID/MOMENT-NODE-ID.json",
+    )
+
+
+def _read(store: ObjectStore, key: str) -> ClusterState:
+    with in_file(f"{store.url}/{key}"):
+        return read_state(store.get(key))
