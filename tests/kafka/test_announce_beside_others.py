@@ -14,12 +14,12 @@ from resnap.scheduler.clock import SystemClock
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.cluster.client import Cluster
-from resnap.tiering.remote_log.announcement import is_ours
 from resnap.tiering.remote_log.announcer import Announcer
 from resnap.tiering.remote_log.records import (
     METADATA_TOPIC,
     TopicIdPartition,
     decode_record,
+    is_ours,
     metadata_partition,
     partition_of,
 )

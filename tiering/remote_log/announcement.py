@@ -24,14 +24,12 @@ Source: ``RemoteLogManager.copyLogSegment``, ``ConsumerTask``.
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
-from uuid import UUID
 
 from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.storage.messages.wire import ZERO_UUID
@@ -52,8 +50,6 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.client import EpochEnd
     from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache
-
-_OUR_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +96,6 @@ def announceable(key: str, found: StoredManifest, *, misplaced: str | None, clus
         broker_id=facts.broker_id,
         misplaced=misplaced,
     )
-
-
-def is_ours(segment_id: str) -> bool:
-    """Whether Resnap made ``segment_id``, in Kafka's base64 form; brokers announce their own segments."""
-    return UUID(bytes=urlsafe_b64decode(f"{segment_id}==")).version == _OUR_VERSION
 
 
 def records_of(

@@ -17,12 +17,11 @@ from resnap.tiering.remote_log.announcement import (
     announceable,
     changed,
     epochs_of,
-    is_ours,
     judge,
     records_of,
 )
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
-from resnap.tiering.remote_log.records import METADATA_TOPIC, encode_record, event_of, metadata_partition
+from resnap.tiering.remote_log.records import METADATA_TOPIC, encode_record, event_of, is_ours, metadata_partition
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.verifying.verification import StoreReader
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeAlias
+from uuid import UUID
 
 from resnap.storage.errors import FormatError
 from resnap.storage.log.internal_topic import read_partition
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
+_OUR_VERSION: Final = 5
 _MASK: Final = 0xFFFFFFFF
 _POSITIVE: Final = 0x7FFFFFFF
 _FACTOR: Final = 31
@@ -107,6 +109,11 @@ class RemoteLogSegmentId:
 
     topic_id_partition: TopicIdPartition
     id: Uuid
+
+
+def is_ours(segment_id: str) -> bool:
+    """Whether Resnap made ``segment_id``, a UUID of version 5 in Kafka's base64 form; brokers' are of version 4."""
+    return UUID(bytes=uuid_bytes(segment_id)).version == _OUR_VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,12 +29,12 @@ from resnap.storage.log.log_dir import PartitionProblem
 from resnap.storage.messages.wire import Cursor, Text, read_varlong
 from resnap.storage.sources.registry import TIERED, brokers_layout
 from resnap.tiering.judging.inventory import checkpointed_epochs
-from resnap.tiering.remote_log.announcement import is_ours
 from resnap.tiering.remote_log.metadata_cache import fold_events
 from resnap.tiering.remote_log.records import (
     METADATA_TOPIC,
     TopicIdPartition,
     event_of,
+    is_ours,
     metadata_partition,
     read_events,
 )
