@@ -155,6 +155,10 @@ def write_state(state: ClusterState) -> bytes:
             for partition in state.offsets
         ],
     }
+    return _with_checksum(document)
+
+
+def _with_checksum(document: Mapping[str, object]) -> bytes:
     return json.dumps({**document, _CHECKSUM: json_checksum(document)}, separators=(",", ":")).encode()
 
 
@@ -192,8 +196,8 @@ def read_state(document: bytes) -> ClusterState:
     try:
         found = json.loads(document)
         version = typed(int, found["version"])
-        carried = found.pop(_CHECKSUM) if version == VERSION else None
-        if carried is not None and carried == json_checksum(found):
+        found.pop(_CHECKSUM, None)
+        if version == VERSION and document == _with_checksum(found):  # JSON has more than one spelling of a value
             return _state(found)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError("state of a cluster", position=0, expected="a document of `resnap export`",

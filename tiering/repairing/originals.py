@@ -123,8 +123,11 @@ def named_by_records(store: ObjectStore, found: Iterable[Folder]) -> frozenset[s
 
 def write_record(record: Replacements) -> bytes:
     """Return the object that holds ``record``."""
-    values = asdict(record)
-    return json.dumps({"version": _VERSION, "record": values, "crc32c": json_checksum(values)}).encode()
+    return _with_checksum(asdict(record))
+
+
+def _with_checksum(record: object) -> bytes:
+    return json.dumps({"version": _VERSION, "record": record, "crc32c": json_checksum(record)}).encode()
 
 
 def read_record(store: ObjectStore, folder: str) -> Replacements:
@@ -142,8 +145,8 @@ def read_record(store: ObjectStore, folder: str) -> Replacements:
     try:
         values = json.loads(data)
         version = values["version"]
-        if values["version"] == _VERSION and values["crc32c"] == json_checksum(values["record"]):
-            fields = values["record"]
+        fields = values["record"]
+        if data == _with_checksum(fields):  # JSON has more than one spelling of a value
             return Replacements(**fields | {"changes": tuple(_change(change) for change in fields["changes"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         pass

@@ -92,7 +92,8 @@ def test_every_state_is_read_back(state: ClusterState) -> None:
 @pytest.mark.parametrize(
     "document",
     [b"", b"{", b"[]", b'{"version":"1"}', b'{"version":1}', b'{"version":2}', write_state(EMPTY)[:-2],
-     write_state(EMPTY).replace(b"[]", b"[{}]"), write_state(EMPTY).replace(b'"nodeId":1', b'"nodeId":true')],
+     write_state(EMPTY).replace(b'"version":1', b'"version": 1'), write_state(EMPTY).replace(b"[]", b"[{}]"),
+     write_state(EMPTY).replace(b'"nodeId":1', b'"nodeId":true')],
 )  # fmt: skip
 def test_what_is_no_state_is_refused(document: bytes) -> None:
     with pytest.raises(FormatError, match="state of a cluster"):
