@@ -8,10 +8,10 @@ log dir are changed by ``disk`` instead, which also keeps their owner and mode.
 from __future__ import annotations
 
 import errno
-import io
 import os
 import stat
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO, Final
 from uuid import uuid4
 
@@ -65,11 +65,15 @@ def open_for_writing(path: str | Path, flags: int) -> int:
 
 def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
     """Return the content of the regular file ``path``; raises as ``open_regular``, also if it is too large."""
-    with io.FileIO(open_regular(path)) as file:
-        if os.fstat(file.fileno()).st_size <= most_bytes:
-            data = file.readall() or b""
+    descriptor = open_regular(path)
+    try:  # a ``FileIO`` asks three times more of the kernel, and takes twice the time for a small file
+        size_bytes = os.fstat(descriptor).st_size
+        if size_bytes <= most_bytes:
+            data = b"".join(iter(partial(os.read, descriptor, size_bytes + 1), b""))
             if len(data) <= most_bytes:
                 return data
+    finally:
+        os.close(descriptor)
     raise OSError(errno.EFBIG, f"larger than {most_bytes} bytes", str(path))
 
 
