@@ -38,6 +38,29 @@ def json_checksum(values: object) -> str:
     return f"{crc32c(json.dumps(values, sort_keys=True).encode()):08x}"
 
 
+def checked_json(version: int, name: str, record: object) -> bytes:
+    """Return a JSON object with ``record`` under ``name``, its version and its checksum.
+
+    A reader makes it again from what it has read, and compares the bytes: JSON has more than one spelling of a value.
+    """
+    return json.dumps({"version": version, name: record, "crc32c": json_checksum(record)}).encode()
+
+
+def read_note(data: bytes, name: str) -> Any:  # noqa: ANN401 - whatever JSON holds
+    """Return the record under ``name`` in ``checked_json`` of version 1; releases up to 0.2 wrote it alone, unchecked.
+
+    Raises:
+        ValueError: it is neither, or a byte has changed.
+
+    """
+    values = json.loads(data)
+    if not isinstance(values, dict) or name not in values:
+        return values
+    if data != checked_json(1, name, values[name]):
+        raise ValueError("expected what its checksum covers")
+    return values[name]
+
+
 class Fields:
     """The fields of a JSON object, with the object's name for messages."""
 

@@ -69,7 +69,7 @@ def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
     try:  # a ``FileIO`` asks three times more of the kernel, and takes twice the time for a small file
         size_bytes = os.fstat(descriptor).st_size
         if size_bytes <= most_bytes:
-            data = b"".join(iter(partial(os.read, descriptor, size_bytes + 1), b""))
+            data = b"".join(iter(partial(os.read, descriptor, size_bytes + 4096), b""))
             if len(data) <= most_bytes:
                 return data
     finally:

@@ -5,13 +5,11 @@ Where a manifest has no field for the origin of a snapshot, an object records it
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError
-from resnap.storage.json_values import parse_json_object
+from resnap.storage.json_values import checked_json, parse_json_object
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind, SnapshotOrigin, origin_from, origin_record
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
@@ -272,8 +270,7 @@ def known_topic_id(segment: NewSegment) -> str:
 
 def write_origin(origin: SnapshotOrigin) -> bytes:
     """Return the object that records ``origin``."""
-    record = origin_record(origin)
-    return json.dumps({"version": _VERSION, "snapshotOrigin": record, "crc32c": _checksum(record)}).encode()
+    return checked_json(_VERSION, "snapshotOrigin", origin_record(origin))
 
 
 def read_origin(data: bytes) -> SnapshotOrigin:
@@ -290,13 +287,9 @@ def read_origin(data: bytes) -> SnapshotOrigin:
                           found=error.found, hint=_HINT) from error  # fmt: skip
     try:
         match values:
-            case {"version": 1, "snapshotOrigin": dict(record), "crc32c": str(carried)} if carried == _checksum(record):
+            case {"snapshotOrigin": dict(record)} if data == checked_json(_VERSION, "snapshotOrigin", record):
                 return origin_from(record)
     except ValueError as error:
         raise FormatError(f"origin of a snapshot: {error}", position=0, hint=_HINT) from error
     raise FormatError("origin of a snapshot", position=0, expected=f"version {_VERSION}, and what its checksum covers",
                       found="something else", hint=_HINT)  # fmt: skip
-
-
-def _checksum(record: Mapping[str, Any]) -> str:
-    return f"{crc32c(json.dumps(record, sort_keys=True).encode()):08x}"

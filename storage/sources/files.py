@@ -23,7 +23,7 @@ from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
 from resnap.storage.readers import DELETED_HINT, FileFacts, FileReader, RangeReader, ReaderStream, readable
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.keeping import KeepingStore, Kept
-from resnap.storage.stores.protocol import StoredBody, opens
+from resnap.storage.stores.protocol import OpeningStore, StoredBody
 from resnap.storage.stores.ranged_reader import RangedReader, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.threads import made_once
@@ -172,7 +172,7 @@ class Sources:
 
         """
         found = _store(url, self.s3, os.getpid())
-        return found if self.kept is None or not opens(found) else KeepingStore(found, self.kept)
+        return found if self.kept is None or not isinstance(found, OpeningStore) else KeepingStore(found, self.kept)
 
     def _object(self, locator: str) -> tuple[ObjectStore, str]:
         url, key = split_object_url(locator)

@@ -25,7 +25,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, BinaryIO, Final, Protocol, TypeAlias, runtime_checkable
 
 from resnap.storage.crc32c import Buffer
 from resnap.storage.crc32c import crc32c as continue_crc32c
@@ -248,6 +248,7 @@ class WireStore(ObjectStore, Protocol):
         ...
 
 
+@runtime_checkable
 class OpeningStore(ObjectStore, Protocol):
     """A store that gives the facts of an object together with its first bytes."""
 
@@ -260,11 +261,6 @@ class OpeningStore(ObjectStore, Protocol):
 
         """
         ...
-
-
-def opens(store: ObjectStore) -> TypeGuard[OpeningStore]:
-    """Return whether ``store`` is an ``OpeningStore``; this is asked for each object, and ``isinstance`` is slow."""
-    return hasattr(store, "first")
 
 
 @runtime_checkable

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
-from resnap.storage.stores.protocol import changed, opens
+from resnap.storage.stores.protocol import OpeningStore, changed
 from resnap.storage.threads import pause
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def ranged_reader(
 
 def _open_object(store: ObjectStore, key: str, length: int) -> tuple[ObjectInfo, bytes]:
     """Return the facts of an object, and its first ``length`` bytes where they come with the facts."""
-    if length and opens(store):
+    if length and isinstance(store, OpeningStore):
         with suppress(StoreUnavailableError):  # asking for the facts alone is repeated
             found, first = store.first(key, length)
             return found, first if len(first) == min(length, found.size_bytes) else b""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
-from resnap.storage.json_values import json_checksum
+from resnap.storage.json_values import checked_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -123,11 +123,7 @@ def named_by_records(store: ObjectStore, found: Iterable[Folder]) -> frozenset[s
 
 def write_record(record: Replacements) -> bytes:
     """Return the object that holds ``record``."""
-    return _with_checksum(asdict(record))
-
-
-def _with_checksum(record: object) -> bytes:
-    return json.dumps({"version": _VERSION, "record": record, "crc32c": json_checksum(record)}).encode()
+    return checked_json(_VERSION, "record", asdict(record))
 
 
 def read_record(store: ObjectStore, folder: str) -> Replacements:
@@ -146,7 +142,7 @@ def read_record(store: ObjectStore, folder: str) -> Replacements:
         values = json.loads(data)
         version = values["version"]
         fields = values["record"]
-        if data == _with_checksum(fields):  # JSON has more than one spelling of a value
+        if data == checked_json(_VERSION, "record", fields):
             return Replacements(**fields | {"changes": tuple(_change(change) for change in fields["changes"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         pass

@@ -8,12 +8,12 @@ under its name, and nothing of that one was deleted.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ObjectNotFoundError
+from resnap.storage.json_values import checked_json, read_note
 from resnap.storage.stores.protocol import key_part
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
 
 RETAINED_PREFIX: Final = ".resnap/retained"
+_NOTE: Final = "retained"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +57,14 @@ def retained_topics(store: ObjectStore) -> Iterator[str]:
 
 
 def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:
-    """Return the note at ``key``; None if there is none, or its form is not ours.
+    """Return the note at ``key``; None if there is none, it is damaged, or is not ours.
 
     Raises:
         StoreError: the store failed.
 
     """
     with suppress(ObjectNotFoundError, ValueError, RecursionError):
-        match json.loads(store.get(key)):
+        match read_note(store.get(key), _NOTE):
             case {"log_start_offset": int(start), "last_base_offset": int(base), "last_log_bytes": int(log_bytes)}:
                 return RetentionNote(log_start_offset=start, last_base_offset=base, last_log_bytes=log_bytes)
     return None
@@ -78,4 +79,4 @@ def note_retained(store: ObjectStore, key: str, retained: RetentionNote) -> None
     """
     there = read_retained(store, key)
     if there is None or there.log_start_offset < retained.log_start_offset:
-        store.put(key, json.dumps(asdict(retained)).encode())
+        store.put(key, checked_json(1, _NOTE, asdict(retained)))

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import ObjectNotFoundError, UsageError
+from resnap.storage.json_values import checked_json, read_note
 from resnap.storage.log.names import MAX_PARTITION
 from resnap.storage.stores.protocol import key_part
 from resnap.storage.whole_file import read_whole
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from resnap.tiering.controller.metadata.image import MetadataImage
 
 _FOLDER: Final = ".resnap/topic"
+_NOTE: Final = "topic"
 _FORM: Final = '{"TOPIC": {"partitions": 6, "config": {"retention.ms": "-1"}}}, where each part is optional'
 
 
@@ -59,14 +61,14 @@ def topic_key(topic: str, topic_id: str, key_prefix: str = "") -> str:
 
 
 def read_topic(store: ObjectStore, key: str) -> TopicSettings:
-    """Return the content of the object at ``key``; all unknown if there is none, or its form is not ours.
+    """Return the content of the object at ``key``; all unknown if there is none, it is damaged, or is not ours.
 
     Raises:
         StoreError: the store failed.
 
     """
     with suppress(ObjectNotFoundError, ValueError, RecursionError):
-        return _settings(json.loads(store.get(key)))
+        return _settings(read_note(store.get(key), _NOTE))
     return UNKNOWN
 
 
@@ -80,7 +82,7 @@ def keep_topic(store: ObjectStore, key: str, settings: TopicSettings) -> None:
     there = read_topic(store, key)
     now = settings.over(there)
     if now != there:
-        store.put(key, json.dumps(asdict(now), sort_keys=True).encode())
+        store.put(key, checked_json(1, _NOTE, asdict(now)))
 
 
 def topics_in_file(path: Path) -> dict[str, TopicSettings]:

@@ -1,0 +1,44 @@
+"""What a store is told of topics and of their retention: what is written is read, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.tiering.shipping.retained import RetentionNote, note_retained, read_retained
+from resnap.tiering.shipping.stored_topics import UNKNOWN, TopicSettings, keep_topic, read_topic
+
+SETTINGS = TopicSettings(partitions=12, config={"retention.ms": "604800000", "note": "\x1f"})
+RETAINED = RetentionNote(log_start_offset=1_000, last_base_offset=900, last_log_bytes=4_096)
+OLD_SETTINGS = b'{"config": {"retention.ms": "604800000", "note": "\\u001f"}, "partitions": 12}'
+OLD_RETAINED = b'{"log_start_offset": 1000, "last_base_offset": 900, "last_log_bytes": 4096}'
+
+
+@pytest.fixture
+def store(tmp_path: object) -> MemoryObjectStore:
+    return MemoryObjectStore(f"notes-{tmp_path}")
+
+
+def test_what_is_written_is_read_and_a_changed_bit_is_as_if_nothing_was(store: MemoryObjectStore) -> None:
+    keep_topic(store, "topic", SETTINGS)
+    note_retained(store, "retained", RETAINED)
+    assert (read_topic(store, "topic"), read_retained(store, "retained")) == (SETTINGS, RETAINED)
+    for key, read, nothing in (("topic", read_topic, UNKNOWN), ("retained", read_retained, None)):
+        data = store.get(key)
+        for bit in range(8 * len(data)):
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << bit % 8
+            store.put(key, flipped)
+            assert read(store, key) == nothing, flipped
+
+
+def test_what_was_written_without_checksum_is_read(store: MemoryObjectStore) -> None:
+    store.put("topic", OLD_SETTINGS)
+    store.put("retained", OLD_RETAINED)
+    assert (read_topic(store, "topic"), read_retained(store, "retained")) == (SETTINGS, RETAINED)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'"topic"', b"7", b'{"topic": {}}', b'{"retained": {}, "crc32c": ""}'])
+def test_what_is_no_note_is_none(store: MemoryObjectStore, data: bytes) -> None:
+    store.put("note", data)
+    assert (read_topic(store, "note"), read_retained(store, "note")) == (UNKNOWN, None)
