@@ -102,11 +102,12 @@ SEAWEEDFS: Final = Kind(
     name="weed",
     arguments=(
         "server", "-ip=127.0.0.1", "-filer", "-s3", "-s3.port={port}", "-s3.port.grpc={ports[0]}",
-        "-master.port={ports[1]}", "-master.port.grpc={ports[2]}", "-master.volumeSizeLimitMB=64", "-volume.max=50",
+        "-master.port={ports[1]}", "-master.port.grpc={ports[2]}", "-master.volumeSizeLimitMB=64", "-volume.max=1000",
         "-volume.port={ports[3]}", "-volume.port.grpc={ports[4]}",
         "-filer.port={ports[5]}", "-filer.port.grpc={ports[6]}",
     ),
-    environment={"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET},
+    # Each bucket takes volumes for itself: seven unless told, and then writes fail where none is left.
+    environment={"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
 )  # fmt: skip
 STRICT: Final = (VERSITYGW, MINIO)
 HONEST: Final = (*STRICT, SEAWEEDFS, GARAGE)
