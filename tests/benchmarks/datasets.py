@@ -14,8 +14,7 @@ from tests.benchmarks.measuring import report
 from tests.benchmarks.tables import amount
 from tests.logs.bulk_log import BulkPartitionWriter
 from tests.logs.log_writer import write_log_dir_files
-from tests.logs.traffic import Traffic
-from tests.logs.workload import DAY_MS
+from tests.logs.traffic import DAY_MS, Traffic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, contest, warm
 from tests.benchmarks.resnap_jobs import plans_of, run_locally
 from tests.benchmarks.tables import Table, amount, seconds
-from tests.logs.workload import DAY_MS
+from tests.logs.traffic import DAY_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

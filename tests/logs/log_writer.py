@@ -2,8 +2,8 @@
 
 ``LogWriter`` appends as a follower does, whole batches at given offsets: it rolls a segment before a batch that would
 not fit, and records an aborted transaction in the segment of its marker. It writes no producer snapshots, because these
-are what Resnap rebuilds. ``PartitionWriter`` adds compressed batches, what compaction leaves, message sets of old, and
-made-up records.
+are what Resnap rebuilds. ``PartitionWriter`` adds compressed batches and made-up
+records.
 
 Source: ``UnifiedLog.append`` and ``roll``, ``LogSegment.append`` and ``onBecomeInactiveSegment``,
 ``TimeIndex.maybeAppend``, ``ProducerStateManager.lastStableOffset``.
@@ -36,7 +36,7 @@ from resnap.storage.log.partition_dir import LEADER_EPOCHS, PARTITION_METADATA
 from resnap.storage.log.properties import MetaProperties, PartitionMetadata, write_partition_metadata
 from resnap.storage.log.record import COMMIT, read_control_record, write_marker_batch
 from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, read_header
-from tests.logs.batch_builder import write_data_batch, write_emptied_batch, write_message_set
+from tests.logs.batch_builder import write_data_batch
 from tests.logs.stored_frames import NONE
 
 if TYPE_CHECKING:
@@ -282,44 +282,6 @@ class PartitionWriter(LogWriter):
                 coordinator_epoch=coordinator_epoch, timestamp=timestamp, commit=commit, leader_epoch=self.leader_epoch,
             )
         )  # fmt: skip
-
-    def append_emptied(
-        self,
-        *,
-        timestamp: int,
-        producer_id: int,
-        producer_epoch: int,
-        records: int = 1,
-        base_sequence: int = NO_SEQUENCE,
-        transactional: bool = False,
-        control: bool = False,
-    ) -> int:
-        """Append what compaction leaves of a batch of ``records``, of a marker if ``control``; return its base offset.
-
-        The other arguments are those of ``batch_builder.write_emptied_batch``.
-        """
-        return self.append_batch(
-            write_emptied_batch(
-                offset=self.next_offset, records=records, timestamp=timestamp, producer_id=producer_id,
-                producer_epoch=producer_epoch, base_sequence=base_sequence, transactional=transactional,
-                control=control, leader_epoch=self.leader_epoch,
-            )
-        )  # fmt: skip
-
-    def append_legacy(
-        self, *, magic: int, timestamp: int, records: int = 1, payload_bytes: int = 100, compression: int = NONE
-    ) -> int:
-        """Append messages of ``magic`` 0 or 1, in one wrapper if compressed; return the offset of the first."""
-        values = self._payloads.draw(records, payload_bytes)
-        messages = write_message_set(
-            offset=self.next_offset, magic=magic, values=values, timestamp=timestamp, compression=compression
-        )
-        max_timestamp = timestamp if magic else NO_TIMESTAMP
-        return self.append_raw(messages, last_offset=self.next_offset + records - 1, max_timestamp=max_timestamp)
-
-    def skip_to(self, offset: int) -> None:
-        """Leave a gap before ``offset``, as compaction does."""
-        self.next_offset = max(self.next_offset, offset)
 
     def write_snapshot(self, offset: int, snapshot: bytes) -> None:
         """Put a ready producer snapshot for ``offset`` beside the segments."""

@@ -99,15 +99,13 @@ def test_what_is_appended_is_read_back_in_order(tmp_path: Path) -> None:
             writer.append_data(timestamps=[NOON, NOON + 2], records=2, producer_id=9, producer_epoch=1, base_sequence=4,
                                transactional=True),
             writer.append_marker(producer_id=9, producer_epoch=1, coordinator_epoch=6, timestamp=NOON + 3, commit=True),
-            writer.append_emptied(timestamp=NOON, producer_id=8, producer_epoch=0, records=10, base_sequence=0),
-            writer.append_emptied(timestamp=NOON, producer_id=9, producer_epoch=1, transactional=True, control=True),
         ]  # fmt: skip
-        assert writer.next_offset == 69
+        assert writer.next_offset == 58
     found = headers(tmp_path)
-    assert offsets == [50, 55, 57, 58, 68] == [header.base_offset for header in found]
-    assert [header.last_offset for header in found] == [54, 56, 57, 67, 68]
-    assert [header.producer_id for header in found] == [-1, 9, 9, 8, 9]
-    assert [header.records_count for header in found] == [5, 2, 1, 0, 0]
+    assert offsets == [50, 55, 57] == [header.base_offset for header in found]
+    assert [header.last_offset for header in found] == [54, 56, 57]
+    assert [header.producer_id for header in found] == [-1, 9, 9]
+    assert [header.records_count for header in found] == [5, 2, 1]
     assert {header.partition_leader_epoch for header in found} == {3}
 
 
@@ -196,40 +194,18 @@ def test_a_transaction_without_marker_stays_open(tmp_path: Path) -> None:
     with PartitionWriter(tmp_path) as writer:
         writer.append_data(timestamps=NOON, records=4)
         writer.append_data(timestamps=NOON, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
-        writer.append_emptied(timestamp=NOON, producer_id=1, producer_epoch=0, transactional=True, control=True)
     assert (writer.open_transactions, writer.last_stable_offset) == ({1: 4}, 4)
 
 
 def test_a_leader_epoch_begins_with_its_first_batch(tmp_path: Path) -> None:
     with PartitionWriter(tmp_path, leader_epoch=2) as writer:
-        writer.append_legacy(magic=1, timestamp=NOON, records=3)
+        writer.append_raw(b"older messages", last_offset=2)
         for epoch in (2, 2, 5):
             writer.leader_epoch = epoch
             writer.append_data(timestamps=NOON)
         writer.leader_epoch = 9
     epochs = read_leader_epochs((tmp_path / "leader-epoch-checkpoint").read_bytes())
     assert epochs == (LeaderEpoch(2, 3), LeaderEpoch(5, 5))
-
-
-@pytest.mark.parametrize("compression", [0, 1, 2, 3])
-@pytest.mark.parametrize("magic", [0, 1])
-def test_legacy_messages_advance_the_offset(tmp_path: Path, magic: int, compression: int) -> None:
-    with PartitionWriter(tmp_path) as writer:
-        assert writer.append_legacy(magic=magic, timestamp=NOON, records=3, compression=compression) == 0
-        assert writer.append_legacy(magic=magic, timestamp=NOON, records=2, compression=compression) == 3
-        assert writer.next_offset == 5
-    message = read_legacy_message((tmp_path / f"{0:020}.log").read_bytes())
-    assert (message.magic, message.offset, message.is_compressed) == (magic, 2 if compression else 0, compression > 0)
-    stamps = read_time_index((tmp_path / f"{0:020}.timeindex").read_bytes())
-    assert [entry.timestamp for entry in stamps] == ([NOON] if magic else [])
-
-
-def test_a_gap_is_left_where_offsets_are_skipped(tmp_path: Path) -> None:
-    with PartitionWriter(tmp_path) as writer:
-        writer.append_data(timestamps=NOON)
-        writer.skip_to(10)
-        writer.skip_to(4)
-        assert writer.append_data(timestamps=NOON) == 10
 
 
 def test_a_batch_below_the_log_end_is_refused(tmp_path: Path) -> None:

@@ -1,9 +1,8 @@
 """Very many batches of very many producers, drawn by columns: who writes next, how much, and when transactions end.
 
-The seeded mix of ``workload`` knows every reason for which an epoch can change, and makes some ten thousand batches a
-second. This one knows few, and makes millions: for logs that are to be as large as an operator's. Each batch is one
-producer's turn. A transaction ends right after a batch, or once its producer has been silent for a while; a few of them
-are aborted, of which some by the coordinator, at the next epoch, which fences the client (KIP-360).
+It makes millions of batches a second, for logs that are to be as large as an operator's. Each batch is one producer's
+turn. A transaction ends right after a batch, or once its producer has been silent for a while; a few of them are
+aborted, of which some by the coordinator, at the next epoch, which fences the client (KIP-360).
 
 What is drawn follows from traffic, sizes and seed alone. What a broker would make of it is ``traffic_state``.
 """
@@ -19,6 +18,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+DAY_MS: Final = 86_400_000
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
