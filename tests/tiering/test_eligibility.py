@@ -95,16 +95,6 @@ def reasons(refusals: Iterable[Refusal]) -> dict[int, Reason]:
     return {refusal.base_offset: refusal.reason for refusal in refusals}
 
 
-def test_reason_codes_are_an_interface() -> None:
-    assert {str(reason) for reason in Reason} == {
-        "active-segment", "below-log-start", "compacted", "directory-busy", "hw-unknown", "above-high-watermark",
-        "above-last-stable-offset", "damaged", "invalid-txn-state", "leader-epochs-unknown", "index-unusable",
-        "lineage-conflict", "segment-changed", "unreadable", "missing-snapshot", "unusable-snapshot",
-        "topic-id-unknown", "topic-name-too-long", "lost-producer-state", "index-missing", "stray", "missing-offsets",
-        "no-start", "leader-epochs-wrong",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("reason", Reason)
 def test_every_reason_comes_with_a_hint(reason: Reason, tmp_path: Path) -> None:
     segment = a_directory(tmp_path).segments[0]
@@ -113,36 +103,29 @@ def test_every_reason_comes_with_a_hint(reason: Reason, tmp_path: Path) -> None:
     assert (refusal.base_offset, refusal.next_base_offset, refusal.reason, refusal.detail) == (0, 10, reason, "why")
 
 
-def test_all_closed_segments_below_the_high_watermark_are_candidates(tmp_path: Path) -> None:
-    found = before_replay(an_inventory(tmp_path))
-    assert (bases(found.segments), reasons(found.refusals)) == ([0, 10, 20], {30: Reason.ACTIVE_SEGMENT})
-    assert found.blocking is None
-
-
-def test_a_segment_may_end_at_the_high_watermark_but_not_beyond(tmp_path: Path) -> None:
-    found = before_replay(an_inventory(tmp_path, high_watermark=20))
-    assert bases(found.segments) == [0, 10]
-    assert reasons(found.refusals) == {20: Reason.ABOVE_HIGH_WATERMARK, 30: Reason.ACTIVE_SEGMENT}
-    assert found.blocking == found.refusals[0]
-    assert found.refusals[0].detail == "it ends at offset 30, the high watermark is 20"
-
-
-def test_without_a_high_watermark_nothing_is_a_candidate(tmp_path: Path) -> None:
-    found = before_replay(an_inventory(tmp_path, high_watermark=None))
-    assert found.segments == ()
-    assert reasons(found.refusals) == dict.fromkeys((0, 10, 20), Reason.HW_UNKNOWN) | {30: Reason.ACTIVE_SEGMENT}
+@pytest.mark.parametrize(
+    ("high_watermark", "candidates", "stop"),
+    [
+        (None, [], (0, Reason.HW_UNKNOWN, "replication-offset-checkpoint does not list the partition")),
+        (0, [], (0, Reason.ABOVE_HIGH_WATERMARK, "it ends at offset 10, the high watermark is 0")),
+        (20, [0, 10], (20, Reason.ABOVE_HIGH_WATERMARK, "it ends at offset 30, the high watermark is 20")),
+        (40, [0, 10, 20], None),
+    ],
+)
+def test_a_closed_segment_may_end_at_the_high_watermark_but_not_beyond(
+    high_watermark: int | None, candidates: list[int], stop: tuple[int, Reason, str] | None, tmp_path: Path
+) -> None:
+    found = before_replay(an_inventory(tmp_path, high_watermark=high_watermark))
+    assert bases(found.segments) == candidates
+    above = {base: stop[1] for base in (0, 10, 20) if stop and base not in candidates}
+    assert reasons(found.refusals) == above | {30: Reason.ACTIVE_SEGMENT}
+    assert (found.blocking and (found.blocking.base_offset, found.blocking.reason, found.blocking.detail)) == stop
 
 
 @pytest.mark.parametrize("checkpoint", [None, 0, 40])
 def test_a_given_high_watermark_outweighs_the_checkpoint(checkpoint: int | None, tmp_path: Path) -> None:
     found = before_replay(an_inventory(tmp_path, high_watermark=checkpoint), high_watermark=10)
     assert (bases(found.segments), found.high_watermark) == ([0], 10)
-
-
-def test_a_high_watermark_of_zero_is_known(tmp_path: Path) -> None:
-    found = before_replay(an_inventory(tmp_path, high_watermark=0))
-    assert found.blocking is not None
-    assert found.blocking.reason is Reason.ABOVE_HIGH_WATERMARK
 
 
 @pytest.mark.parametrize(
@@ -213,46 +196,6 @@ def test_every_segment_that_a_real_broker_left_is_eligible_or_refused_once(
             assert all((segment.next_base_offset or 0) <= found.last_stable_offset for segment in found.segments)
 
 
-def test_a_real_compacted_partition_is_kept_back_by_its_checkpoint_and_by_its_batches(
-    fixture_set: Callable[[str], FixtureSet],
-) -> None:
-    log_dir = load_log_dir(fixture_set("kafka-2.7.2").data)
-    partition = next(found for found in log_dir.partitions if found.topic_partition.topic == "compacted")
-    by_checkpoint = before_replay(take_partition_inventory(partition))
-    assert set(reasons(by_checkpoint.refusals).values()) == {Reason.COMPACTED, Reason.ACTIVE_SEGMENT}
-    unlisted = take_partition_inventory(replace(partition, cleaner_offset=None))
-    no_longer = take_partition_inventory(partition, cleanup_policy="delete")
-    for candidates in (before_replay(unlisted), before_replay(no_longer)):
-        assert candidates.segments
-        by_batches = judged(candidates)
-        assert (by_batches.segments, set(reasons(by_batches.refusals).values())) == (
-            (),
-            {Reason.COMPACTED, Reason.ACTIVE_SEGMENT},
-        )
-
-
-def test_real_partitions_that_are_not_compacted_are_not_judged_compacted(
-    fixture_set: Callable[[str], FixtureSet],
-) -> None:
-    for inventory in take_inventory(load_log_dir(fixture_set("kafka-2.7.2").data)).partitions:
-        if inventory.partition.topic_partition.topic != "compacted":
-            assert Reason.COMPACTED not in reasons(judged(before_replay(inventory)).refusals).values()
-
-
-def test_real_hanging_transactions_hold_the_last_stable_offset_below_the_high_watermark(
-    fixture_set: Callable[[str], FixtureSet],
-) -> None:
-    log_dir = load_log_dir(fixture_set("kafka-2.7.2").data)
-    candidates = before_replay(
-        take_partition_inventory(next(p for p in log_dir.partitions if p.topic_partition == PAYMENTS))
-    )
-    found = judged(candidates)
-    assert candidates.high_watermark is not None
-    assert found.last_stable_offset is not None
-    assert found.last_stable_offset < candidates.high_watermark
-    assert found.segments
-
-
 def transactional(**overrides: Any) -> DataEvent:
     return DataEvent(**{"producer_id": 7, "records": 5, "transactional": True} | overrides)
 
@@ -265,51 +208,41 @@ OPEN_FROM_15 = [
 ]
 
 
-def test_segments_stop_short_of_an_open_transaction(tmp_path: Path) -> None:
-    found = judged(before_replay(an_inventory(tmp_path, OPEN_FROM_15)))
-    assert (bases(found.segments), found.last_stable_offset) == ([0], 15)
-    above = dict.fromkeys((10, 20), Reason.ABOVE_LAST_STABLE_OFFSET)
-    assert reasons(found.refusals) == above | {30: Reason.ACTIVE_SEGMENT}
-    assert found.blocking is not None
-    assert found.blocking.detail == "it ends at offset 20, a transaction has been open since offset 15"
+ILLEGAL = [transactional(), transactional(transactional=False, base_sequence=5)]
 
 
-def test_a_marker_below_the_high_watermark_frees_the_segments(tmp_path: Path) -> None:
-    segments = [*OPEN_FROM_15[:-1], [MarkerEvent(producer_id=7)]]
-    freed = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=31)))
-    assert (bases(freed.segments), freed.last_stable_offset, freed.blocking) == ([0, 10, 20], 31, None)
-    held = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=30)))
-    assert (bases(held.segments), held.last_stable_offset) == ([0], 15)
-
-
-def test_a_transaction_that_begins_where_a_segment_ends_does_not_hold_it(tmp_path: Path) -> None:
-    segments = [[PlainEvent(records=10)], [transactional(records=10)], [PlainEvent()]]
-    found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=21)))
-    assert (bases(found.segments), found.last_stable_offset) == ([0], 10)
-
-
-def test_a_transaction_above_the_high_watermark_holds_nothing(tmp_path: Path) -> None:
-    segments = [*FOUR_SEGMENTS[:3], [PlainEvent(), transactional()]]
-    found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=31)))
-    assert (bases(found.segments), found.last_stable_offset) == ([0, 10, 20], 31)
-
-
-def test_without_a_high_watermark_the_last_stable_offset_is_unknown_too(tmp_path: Path) -> None:
-    found = judged(before_replay(an_inventory(tmp_path, OPEN_FROM_15, high_watermark=None)))
-    assert (found.segments, found.last_stable_offset) == ((), None)
-    assert found.blocking is not None
-    assert found.blocking.reason is Reason.HW_UNKNOWN
-
-
-def test_input_that_kafka_refuses_keeps_back_what_ends_above_it(tmp_path: Path) -> None:
-    illegal = [transactional(), transactional(transactional=False, base_sequence=5)]
-    segments = [[PlainEvent(records=10)], illegal, [MarkerEvent(producer_id=7)], [PlainEvent()]]
-    found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=22)))
-    assert bases(found.segments) == [0]
-    invalid = dict.fromkeys((10, 20), Reason.INVALID_TXN_STATE)
-    assert reasons(found.refusals) == invalid | {21: Reason.ACTIVE_SEGMENT}
-    assert found.blocking is not None
-    assert "offset 15" in found.blocking.detail
+@pytest.mark.parametrize(
+    ("segments", "high_watermark", "shipped", "last_stable_offset", "stop"),
+    [
+        pytest.param(OPEN_FROM_15, 40, [0], 15, (
+            Reason.ABOVE_LAST_STABLE_OFFSET, "it ends at offset 20, a transaction has been open since offset 15"
+        ), id="open in a segment"),
+        pytest.param(OPEN_FROM_15, None, [], None, (Reason.HW_UNKNOWN, ""), id="no high watermark known"),
+        pytest.param([*OPEN_FROM_15[:-1], [MarkerEvent(producer_id=7)]], 31, [0, 10, 20], 31, None, id="ended"),
+        pytest.param([*OPEN_FROM_15[:-1], [MarkerEvent(producer_id=7)]], 30, [0], 15, (
+            Reason.ABOVE_LAST_STABLE_OFFSET, "offset 15"
+        ), id="ended above the high watermark"),
+        pytest.param([[PlainEvent(records=10)], [transactional(records=10)], [PlainEvent()]], 21, [0], 10, (
+            Reason.ABOVE_LAST_STABLE_OFFSET, "it ends at offset 20"
+        ), id="begun where a segment ends"),
+        pytest.param([*FOUR_SEGMENTS[:3], [PlainEvent(), transactional()]], 31, [0, 10, 20], 31, None,
+                     id="begun above the high watermark"),
+        pytest.param([[PlainEvent(records=10)], ILLEGAL, [MarkerEvent(producer_id=7)], [PlainEvent()]], 22, [0], 22, (
+            Reason.INVALID_TXN_STATE, "offset 15"
+        ), id="what Kafka refuses"),
+    ],
+)  # fmt: skip
+def test_transactions_keep_back_what_ends_above_their_begin(
+    *, segments: list[list[Event]], high_watermark: int | None, shipped: list[int], last_stable_offset: int | None,
+    stop: tuple[Reason, str] | None, tmp_path: Path,
+) -> None:  # fmt: skip
+    found = judged(before_replay(an_inventory(tmp_path, segments, high_watermark=high_watermark)))
+    assert (bases(found.segments), found.last_stable_offset) == (shipped, last_stable_offset)
+    *closed, active = bases(found.inventory.partition.segments)
+    above = {base: stop[0] for base in closed if stop and base not in shipped}
+    assert reasons(found.refusals) == above | {active: Reason.ACTIVE_SEGMENT}
+    assert (found.blocking is None) == (stop is None)
+    assert found.blocking is None or (stop is not None and stop[1] in found.blocking.detail)
 
 
 def damaged(log_dir: Path) -> PartitionInventory:
@@ -416,18 +349,6 @@ def with_snapshots(log_dir: Path, snapshots: dict[int, bytes], **options: Any) -
 GOOD = snapshot_bytes([])
 
 
-def test_a_stock_broker_stops_at_the_first_boundary_without_a_snapshot(
-    fixture_set: Callable[[str], FixtureSet],
-) -> None:
-    log_dir = load_log_dir(fixture_set("kafka-2.7.2-then-3.9.1").data)
-    inventory = take_partition_inventory(next(p for p in log_dir.partitions if p.topic_partition == PAYMENTS))
-    stop = broker_blockers(inventory).stop
-    assert stop is not None
-    assert (stop.base_offset, stop.next_base_offset) == (0, inventory.boundaries[0].offset)
-    assert stop.reason is Reason.MISSING_SNAPSHOT
-    assert "NullPointerException" in stop.detail
-
-
 @pytest.mark.parametrize(
     ("there", "options", "stop"),
     [
@@ -446,22 +367,6 @@ def test_a_stock_broker_comes_to_try_all_that_lies_above_the_log_start(
     found = broker_blockers(with_snapshots(tmp_path, dict.fromkeys(there, GOOD), **options))
     assert (found.stop.base_offset if found.stop else None) == stop
     assert found.shipped_as_is == ()
-
-
-def test_a_stock_broker_ships_useless_snapshots_unread(tmp_path: Path) -> None:
-    found = broker_blockers(with_snapshots(tmp_path, {10: b"", 20: GOOD + b"\0"}))
-    assert found.stop is not None
-    assert (found.stop.base_offset, found.stop.reason) == (20, Reason.MISSING_SNAPSHOT)
-    assert reasons(found.shipped_as_is) == dict.fromkeys((0, 10), Reason.UNUSABLE_SNAPSHOT)
-    empty, corrupt = found.shipped_as_is
-    assert "has no byte" in empty.detail
-    assert "producer snapshot length" in corrupt.detail
-
-
-def test_a_stock_broker_does_not_tier_a_compacted_topic_at_all(tmp_path: Path) -> None:
-    found = broker_blockers(with_snapshots(tmp_path, {10: b"", 30: GOOD}, cleaner_offset=20))
-    assert found.stop is not None
-    assert (found.stop.base_offset, found.stop.reason, found.shipped_as_is) == (0, Reason.COMPACTED, ())
 
 
 def test_an_error_without_a_file_is_reported_unchanged(tmp_path: Path) -> None:
