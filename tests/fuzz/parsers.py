@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.api.paging import decoded as decoded_cursor
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import ResnapError
+from resnap.storage.errors import FormatError, ResnapError
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_manifest
 from resnap.storage.layouts.aiven.pieces import decode_sizes, original_piece
 from resnap.storage.layouts.flat.keys import parse_key
@@ -206,6 +206,11 @@ def try_one(name: str, data: bytes) -> bool:
     """Parse ``data``; return whether it was taken. Anything but the library's own errors passes through."""
     try:
         PARSERS[name](data)
+    except FormatError as error:
+        position = error.position
     except (ResnapError, *REFUSALS.get(name, ())):
         return False
-    return True
+    else:
+        return True
+    assert 0 <= position <= len(data), "a position that the data does not have"
+    return False

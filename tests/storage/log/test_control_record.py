@@ -25,7 +25,6 @@ from resnap.storage.log.record_batch import (
     check_crc,
     read_header,
     seal,
-    write_header,
 )
 from resnap.storage.messages.wire import write_varint
 from tests.cases import each
@@ -223,10 +222,3 @@ def test_any_records_under_a_good_checksum_raise_only_format_errors(
     except FormatError:
         return
     assert (record is None) == (count == 0)
-
-
-@given(data=st.binary(max_size=30))
-def test_any_bytes_raise_only_format_errors(data: bytes) -> None:
-    batch = write_header(golden.MARKER_HEADER._replace(batch_length=49 + len(data))) + data
-    with pytest.raises(FormatError):
-        read(batch)

@@ -230,14 +230,3 @@ def test_a_time_index_that_has_become_shorter_is_refused() -> None:
     data = write_time_index([TimeIndexEntry(1, 1), TimeIndexEntry(2, 2)])
     with pytest.raises(FormatError, match="time index size at byte 19: expected 24, found less"):
         last_time_index_entries(lambda start, end: data[:19][start:end], 24)
-
-
-@given(data=st.binary(max_size=120) | st.binary(max_size=4).map(lambda part: part.rjust(34, b"\0") * 2))
-def test_any_bytes_raise_only_format_errors(data: bytes) -> None:
-    for read, size in ((read_offset_index, 8), (read_time_index, 12), (read_transaction_index, 34)):
-        for whole in (data, data[: len(data) - len(data) % size]):
-            try:
-                entries = read(whole)
-            except FormatError:
-                continue
-            assert len(entries) * size <= len(whole)

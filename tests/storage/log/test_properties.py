@@ -34,14 +34,6 @@ META_V1 = (
 uuids = st.binary(min_size=16, max_size=16).map(lambda raw: base64.urlsafe_b64encode(raw).decode().rstrip("="))
 
 
-def error_of(read: Callable[[bytes], object], text: bytes) -> FormatError | None:
-    try:
-        read(text)
-    except FormatError as error:
-        return error
-    return None
-
-
 @each(
     ("text", "expected"),
     [
@@ -98,13 +90,6 @@ def test_properties_round_trip(properties: dict[str, str]) -> None:
 def test_properties_are_written_as_java_writes_them() -> None:
     written = write_properties({"a b": " c d", "#\u00e9": "=\U0001f600\t"})
     assert written == b"a\\ b=\\ c d\n\\#\\u00E9=\\=\\uD83D\\uDE00\\t\n"
-
-
-@given(st.binary())
-def test_garbage_raises_only_format_errors(garbage: bytes) -> None:
-    for text in (garbage, b"version=1\n" + garbage, b"version: 0\n" + garbage):
-        errors = [error_of(read, text) for read in (read_properties, read_meta_properties, read_partition_metadata)]
-        assert all(0 <= error.position <= len(text) for error in errors if error is not None)
 
 
 def test_meta_properties_of_a_zookeeper_broker_name_broker_and_cluster() -> None:

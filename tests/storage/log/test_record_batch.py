@@ -168,12 +168,3 @@ def test_header_cut_short_says_how_much_is_there(length: int) -> None:
 def test_header_no_batch_can_have_is_refused(change: dict[str, int], message: str) -> None:
     with pytest.raises(FormatError, match=message):
         read_header(write_header(golden.TRANSACTIONAL_HEADER._replace(**change)), at=500)
-
-
-@given(data=st.binary(max_size=80) | st.binary(min_size=61, max_size=61).map(lambda b: b[:16] + b"\2" + b[17:]))
-def test_any_bytes_raise_only_format_errors(data: bytes) -> None:
-    try:
-        header = read_header(data)
-    except FormatError:
-        return
-    assert write_header(header) == data[: HEADER.size]

@@ -43,17 +43,6 @@ def test_no_front_of_a_record_is_a_record(given_record: tuple[MetadataRecord, in
         decode_record(front)
 
 
-@given(st.binary(max_size=60))
-def test_any_bytes_are_a_record_or_a_format_error(junk: bytes) -> None:
-    try:
-        decode_record(junk)
-    except FormatError as error:
-        position = error.position
-    else:
-        return
-    assert 0 <= position <= len(junk)
-
-
 def test_the_bytes_are_those_that_a_broker_wrote() -> None:
     record = ProducerIdsRecord(broker_id=1, broker_epoch=6, next_producer_id=1000)
     assert encode_record(record).hex(" ", 4) == "010f0000 00000100 00000000 00000600 00000000 0003e800"

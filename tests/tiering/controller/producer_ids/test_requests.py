@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import partial
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -80,16 +77,6 @@ def test_bytes_are_those_of_the_protocol() -> None:
     assert write_body(request, 1).hex() == "000274780000ea60"
     assert write_body(request, 2).hex() == "0374780000ea6000"
     assert write_body(request, 4).hex() == "0374780000ea60ffffffffffffffffffff00"
-
-
-@given(st.binary(max_size=40), VERSIONS)
-def test_invalid_bytes_of_a_body_raise_format_errors_alone(data: bytes, version: int) -> None:
-    for read in (partial(read_body, AllocateProducerIdsRequest), partial(read_body, AllocateProducerIdsResponse)):
-        with suppress(FormatError):
-            read(data)
-    for read_version in (partial(read_body, InitProducerIdRequest), partial(read_body, InitProducerIdResponse)):
-        with suppress(FormatError):
-            read_version(data, version)
 
 
 def test_invalid_versions_and_versions_that_lack_a_field_are_refused() -> None:
