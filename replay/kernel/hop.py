@@ -7,33 +7,276 @@ The mean size of recent batches (``SCAN_DTYPE.mean_bytes``) decides how a file i
 large; if they are smaller, header by header as long as these are in the page cache (``RWF_NOWAIT``), and else in
 blocks, which also make the system read ahead. The file is never memory-mapped: a broker that truncates it would kill
 this process.
+
+Nothing of a batch is recorded before all its checks have passed, so that an unusual one can be left to the plain path
+as if it had not been read. Control batches are parsed as ``storage.log.record`` does, but without error messages.
 """
 
 # ruff: noqa: PLR0917 - machine code knows no keyword-only arguments
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from resnap.replay.kernel.batch import HEADER_BYTES, check, check_crc, header_of, note, take_control, take_data
+from resnap.replay.kernel.checksum import crc32c
 from resnap.replay.kernel.compiling import compiled, inlined
-from resnap.replay.kernel.fold import record_of_fold
-from resnap.replay.kernel.machine import RWF_NOWAIT, Record, pread, preadv2
-from resnap.replay.kernel.stretch import END, FAILED, MORE, ODD, PAUSED, TAKEN, scan_at
-from resnap.storage.log.record_batch import CONTROL
+from resnap.replay.kernel.fold import append_data, append_marker, has_room, record_of_fold
+from resnap.replay.kernel.machine import RWF_NOWAIT, Record, load_8, load_16, load_32, load_64, pread, preadv2
+from resnap.replay.kernel.records import CUT_SHORT, field_bounds, varint
+from resnap.replay.kernel.stretch import (
+    END,
+    FAILED,
+    FULL,
+    LEGACY,
+    MORE,
+    ODD,
+    PAUSED,
+    STOPPED,
+    TAKEN,
+    leader_epoch_at,
+    scan_at,
+)
+from resnap.storage.log.record import ABORT, COMMIT, KEY, MARKER_VALUE, RECORDS_COUNT_POSITION
+from resnap.storage.log.record_batch import (
+    ATTRIBUTES_POSITION,
+    COMPRESSION_MASK,
+    CONTROL,
+    CRC_POSITION,
+    DELETE_HORIZON,
+    HEADER,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    MAX_SEQUENCE,
+    TRANSACTIONAL,
+)
 
+HEADER_BYTES: Final = HEADER.size
 COST_AT_ONCE: Final = 4096
 """In reads of a header, of which a block counts as several."""
 _COST_OF_BLOCK: Final = 16
 _FIRST_BYTES: Final = 4096
 """The first read of a stretch, which says how large batches are: more would have the system read ahead in vain."""
-_MARKER_BYTES: Final = 78
+# A record of 16 bytes without a timestamp delta: a key of 4, version 0 and type 0 or 1, a value of 6, version 0.
+_MARKER_BYTES: Final = HEADER_BYTES + 17
 """Size of a control batch as every coordinator writes it."""
 _HEADER_READ_BYTES: Final = _MARKER_BYTES + HEADER_BYTES
 """Bytes read for a header: enough for a whole marker and the header after it, without another call."""
 IN_BLOCKS: Final = 0
 IF_CACHED: Final = 1
 BY_HEADER: Final = 2
+MARKER: Final = 0
+"""The kind of a control batch that ends a transaction; else its kind is ``TAKEN`` or ``ODD``."""
+BASE_TIMESTAMP_POSITION: Final = 27
+MAX_TIMESTAMP_POSITION: Final = 35
+_KEY_BYTES: Final = KEY.size
+_VALUE_BYTES: Final = MARKER_VALUE.size
+_UNSIGNED: Final = 0xFFFFFFFF
+_LARGEST: Final = 2**63 - 1
+_SMALLEST: Final = -(2**63)
+_USUAL_BEGINNING: Final = 0x2000000008000000
+_USUAL_TYPE_POSITION: Final = HEADER_BYTES + 8
+_ALL_BUT_TYPE: Final = 0x00FFFFFF
+_USUAL_VALUE: Final = 0x000C0000
+_USUAL_EPOCH_POSITION: Final = HEADER_BYTES + 12
+
+
+class BatchHeader(NamedTuple):
+    """``record_batch.HEADER`` without the checksum and the base timestamp, which only markers need."""
+
+    base_offset: int
+    size: int
+    """Bytes of the whole batch."""
+    leader_epoch: int
+    magic: int
+    attributes: int
+    last_offset_delta: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records_count: int
+
+
+@inlined
+def header_of(batch: int) -> BatchHeader:
+    """Return the header of the batch at the address ``batch``."""
+    return BatchHeader(
+        load_64(batch, 0),
+        LOG_OVERHEAD + load_32(batch, 8),
+        load_32(batch, 12),
+        load_8(batch, MAGIC_POSITION),
+        load_16(batch, ATTRIBUTES_POSITION),
+        load_32(batch, 23),
+        load_64(batch, 35),
+        load_64(batch, 43),
+        load_16(batch, 51),
+        load_32(batch, 53),
+        load_32(batch, 57),
+    )
+
+
+@inlined
+def check(header: BatchHeader, scan: Record, fold: Record) -> int:
+    """Return the reason why the batch cannot be accepted here, if there is one."""
+    if header.magic == 0 or header.magic == 1:  # noqa: PLR1714 - machine code has no tuples to look in
+        return LEGACY
+    has_fit_length = HEADER_BYTES <= header.size <= scan.end - scan.position
+    # Compared without a sum: one that overflows is undefined in machine code.
+    has_fit_offsets = (
+        scan.end_offset <= header.base_offset < scan.next_base_offset - header.last_offset_delta
+        and header.last_offset_delta >= 0
+    )
+    if header.magic != MAGIC_V2 or not has_fit_length or not has_fit_offsets:
+        return ODD
+    if header.base_offset >= scan.stop_offset:
+        return STOPPED
+    return TAKEN if scan.leader_epochs < scan.leader_epoch_room and has_room(fold) else FULL
+
+
+@inlined
+def take_control(batch: int, header: BatchHeader, scan: Record, fold: Record) -> int:
+    """Fold the control batch at the address ``batch``, unless it is unusual."""
+    kind, coordinator_epoch, timestamp = read_marker(batch, header.size, header.producer_id >= 0)
+    if kind == MARKER:
+        append_marker(
+            fold, header.producer_id, header.producer_epoch, header.base_offset,
+            header.base_sequence, coordinator_epoch, timestamp, header.attributes & TRANSACTIONAL != 0,
+            max(scan.clock_since_event_ms, timestamp),
+        )  # fmt: skip
+        _note_clock(scan, timestamp)
+        scan.clock_since_event_ms = -1
+    elif header.attributes & LOG_APPEND_TIME:
+        _note_clock(scan, header.max_timestamp)
+    return ODD if kind == ODD else TAKEN
+
+
+@inlined
+def take_data(header: BatchHeader, scan: Record, fold: Record) -> int:
+    """Fold a data batch, unless it is unusual."""
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        return ODD
+    if header.attributes & LOG_APPEND_TIME:
+        _note_clock(scan, header.max_timestamp)
+    if header.producer_id >= 0:
+        last_sequence = header.base_sequence + header.last_offset_delta
+        if last_sequence > MAX_SEQUENCE:
+            last_sequence -= MAX_SEQUENCE + 1
+        append_data(
+            fold, header.producer_id, header.producer_epoch, header.base_offset,
+            header.base_offset + header.last_offset_delta, header.base_sequence, last_sequence, header.max_timestamp,
+            header.attributes & TRANSACTIONAL != 0, scan.clock_since_event_ms,
+        )  # fmt: skip
+        scan.clock_since_event_ms = -1
+    return TAKEN
+
+
+@inlined
+def _note_clock(scan: Record, clock_ms: int) -> None:
+    if clock_ms >= 0:
+        scan.server_clock_ms = max(scan.server_clock_ms, clock_ms)
+        scan.oldest_server_clock_ms = min(scan.oldest_server_clock_ms, clock_ms)
+        scan.clock_since_event_ms = max(scan.clock_since_event_ms, clock_ms)
+
+
+@inlined
+def note(header: BatchHeader, scan: Record) -> None:
+    """Record the batch's facts of the segment, and advance past it."""
+    # What precedes the first batch of a part of a segment is in the previous part.
+    has_gap = header.base_offset > scan.end_offset and (scan.batches > 0 or scan.start == 0)
+    lacks_records = header.records_count != header.last_offset_delta + 1
+    if has_gap or lacks_records or header.attributes & DELETE_HORIZON:
+        scan.lacks_records = 1
+    scan.max_timestamp_ms = max(scan.max_timestamp_ms, header.max_timestamp)
+    if header.leader_epoch > scan.leader_epoch:
+        scan.leader_epoch = header.leader_epoch
+        noted = leader_epoch_at(scan.leader_epochs_at, scan.leader_epochs)
+        noted.epoch = header.leader_epoch
+        noted.first_offset = header.base_offset
+        scan.leader_epochs += 1
+    scan.batches += 1
+    scan.end_offset = header.base_offset + header.last_offset_delta + 1
+    scan.position += header.size
+
+
+@inlined
+def check_crc(batch: int, size: int, scan: Record, address: int, room: int, here: int) -> int:
+    """Compare the checksum of a batch with ``here`` bytes in memory; the rest is read over the memory before it."""
+    if size > here and scan.descriptor < 0:
+        return MORE
+    carried = load_32(batch, CRC_POSITION) & _UNSIGNED
+    passed = min(here, size)
+    checksum = crc32c(batch + ATTRIBUTES_POSITION, passed - ATTRIBUTES_POSITION, 0)
+    while passed < size:
+        got = pread(scan.descriptor, address, min(room, size - passed), scan.position + passed)
+        if got <= 0:
+            return ODD
+        scan.bytes_read += got
+        checksum = crc32c(address, got, checksum)
+        passed += got
+    return TAKEN if checksum == carried else ODD
+
+
+@inlined
+def read_marker(batch: int, size: int, has_producer: bool) -> tuple[int, int, int]:
+    """Return (kind, coordinator epoch, timestamp) of the control batch of ``size`` bytes at the address ``batch``.
+
+    The kind is ``MARKER``, ``TAKEN`` if there is nothing to fold, or ``ODD``.
+    """
+    attributes = load_16(batch, ATTRIBUTES_POSITION)
+    count = load_32(batch, RECORDS_COUNT_POSITION)
+    carried = load_32(batch, CRC_POSITION) & _UNSIGNED
+    if carried != crc32c(batch + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION, 0):
+        return ODD, 0, 0
+    if attributes & COMPRESSION_MASK or count < 0 or (count == 0 and size > HEADER_BYTES):
+        return ODD, 0, 0
+    if count == 0:
+        return TAKEN, 0, 0
+    if count == 1 and has_producer and _is_usual_marker(batch, size):
+        stamp = MAX_TIMESTAMP_POSITION if attributes & LOG_APPEND_TIME else BASE_TIMESTAMP_POSITION
+        return MARKER, load_32(batch, _USUAL_EPOCH_POSITION), load_64(batch, stamp)
+    return _read_record(batch, size, attributes, count, has_producer)
+
+
+@inlined
+def _is_usual_marker(batch: int, size: int) -> bool:
+    """Return whether the record is, byte for byte, one that brokers write today (``write_marker_batch``)."""
+    return (
+        size == _MARKER_BYTES
+        and load_64(batch, HEADER_BYTES) == _USUAL_BEGINNING
+        and 0 <= load_8(batch, _USUAL_TYPE_POSITION) <= 1
+        and load_32(batch, _USUAL_TYPE_POSITION) & _ALL_BUT_TYPE == _USUAL_VALUE
+        and load_8(batch, _MARKER_BYTES - 1) == 0
+    )
+
+
+@inlined
+def _read_record(batch: int, size: int, attributes: int, count: int, has_producer: bool) -> tuple[int, int, int]:
+    length, start = varint(batch, HEADER_BYTES, size, 32)
+    end = start + length
+    if start == CUT_SHORT or length < 1 or end > size or (count == 1 and end != size):
+        return ODD, 0, 0
+    delta, position = varint(batch, start + 1, end, 64)
+    _, position = varint(batch, position, end, 32)
+    _, key, key_end = field_bounds(batch, position, end, -1)
+    _, value, value_end = field_bounds(batch, key_end, end, -1)
+    headers, position = varint(batch, value_end, end, 32)
+    if headers != 0 or position != end or key_end - key < _KEY_BYTES or load_16(batch, key) < 0:
+        return ODD, 0, 0
+    kind = load_16(batch, key + 2)
+    is_marker = kind == ABORT or kind == COMMIT  # noqa: PLR1714 - machine code has no tuples to look in
+    if is_marker and (value_end - value < _VALUE_BYTES or load_16(batch, value) < 0):
+        return ODD, 0, 0
+    base = load_64(batch, BASE_TIMESTAMP_POSITION)
+    if attributes & LOG_APPEND_TIME:
+        base, delta = load_64(batch, MAX_TIMESTAMP_POSITION), 0
+    # Compared without a sum: one that overflows is undefined in machine code.
+    if (delta > 0 and base > _LARGEST - delta) or (delta < 0 and base < _SMALLEST - delta):
+        return ODD, 0, 0
+    if not is_marker:
+        return (ODD if has_producer else TAKEN), 0, 0
+    return (MARKER if has_producer else TAKEN), load_32(batch, value + 2), base + delta
 
 
 @compiled

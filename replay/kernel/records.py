@@ -43,8 +43,8 @@ def read_records(batch: int, size: int, count: int, records: int, headers: int, 
         end = start + length
         timestamp_delta, after = varint(batch, start + 1, end, 64)
         offset_delta, after = varint(batch, after, end, 32)
-        key_length, key, after = _field_bounds(batch, after, end, -1)
-        value_length, value, after = _field_bounds(batch, after, end, -1)
+        key_length, key, after = field_bounds(batch, after, end, -1)
+        value_length, value, after = field_bounds(batch, after, end, -1)
         header_count, after = varint(batch, after, end, 32)
         if after == CUT_SHORT or header_count < 0 or header_count > end - after:
             return ODD
@@ -64,8 +64,8 @@ def read_records(batch: int, size: int, count: int, records: int, headers: int, 
 @inlined
 def _read_header(batch: int, position: int, end: int, headers: int, number: int, room: int) -> int:
     """Fill header ``number``, if there is room; return the position after it."""
-    key_length, key, after = _field_bounds(batch, position, end, 0)
-    value_length, value, after = _field_bounds(batch, after, end, -1)
+    key_length, key, after = field_bounds(batch, position, end, 0)
+    value_length, value, after = field_bounds(batch, after, end, -1)
     if number < room and after != CUT_SHORT:
         header = _header_at(headers, number)
         header.key_at, header.key_length = batch + key, key_length
@@ -74,7 +74,7 @@ def _read_header(batch: int, position: int, end: int, headers: int, number: int,
 
 
 @inlined
-def _field_bounds(batch: int, position: int, end: int, least: int) -> tuple[int, int, int]:
+def field_bounds(batch: int, position: int, end: int, least: int) -> tuple[int, int, int]:
     """Return the length of a field, where it starts, and where it ends."""
     length, start = varint(batch, position, end, 32)
     if start == CUT_SHORT or length < least or length > end - start:

@@ -3,6 +3,12 @@
 SIGTERM and SIGINT: no new runs are accepted, active ones stop at their next report, open requests are answered. A
 second signal, or a timeout, ends the process at once, which does no harm: everything a run leaves at any instant is
 safe. SIGHUP reads the configuration again.
+
+systemd is notified that the service is ready, reloading, stopping or alive, with a status for people: by datagrams to
+the socket in ``NOTIFY_SOCKET``; without that variable none are sent. A failed delivery is not a reason to stop: systemd
+decides what to do.
+
+Source: ``sd_notify(3)``, ``sd_watchdog_enabled(3)``; the protocol is declared stable there.
 """
 
 from __future__ import annotations
@@ -11,16 +17,17 @@ import asyncio
 import errno
 import gc
 import os
+import re
 import resource
 import signal
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.daemon.http_server import HttpServer
-from resnap.scheduler.daemon.notify import notifier_of, watchdog_interval_s
 from resnap.scheduler.service.services import address_of
 from resnap.scheduler.settings.environment import process_environment
 from resnap.storage.errors import ConfigurationError, ResnapError
@@ -28,6 +35,8 @@ from resnap.storage.threads import end_pauses
 from resnap.storage.version import resnap_version
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from resnap.scheduler.service.services import Services
 
 MOST_PORT: Final = 65_535
@@ -45,6 +54,46 @@ ever with one that is connected and does not read."""
 SWITCH_INTERVAL_S: Final = 0.0005
 """How long a thread may keep the interpreter from others. A thread that answers lets go of it with each byte that is
 sent, and a replay then keeps it for so long: with Python's own 5 ms, 150 streams got theirs in a second."""
+SEND_TIMEOUT_S: Final = 1.0
+"""systemd reads at once; if it does not, better that a message is lost than that the service waits."""
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """Sends messages to ``address``: a path, or a name after ``@`` in the abstract namespace; None to send none."""
+
+    address: str | None
+
+    def ready(self, status: str) -> bool:
+        """Report that the service is up; also at the end of a reload."""
+        return self._send("READY=1", _status(status))
+
+    def reloading(self, monotonic_s: float) -> bool:
+        """Report that the configuration is being read again, since ``monotonic_s`` of ``CLOCK_MONOTONIC``."""
+        return self._send("RELOADING=1", f"MONOTONIC_USEC={int(monotonic_s * 1_000_000)}")
+
+    def stopping(self, status: str) -> bool:
+        """Report that the service is stopping."""
+        return self._send("STOPPING=1", _status(status))
+
+    def alive(self, status: str) -> bool:
+        """Report to the watchdog that the service is not stuck, with the text for ``systemctl status``."""
+        # If systemd reads slowly, a skipped message costs nothing, but waiting would stop the event loop.
+        return self._send("WATCHDOG=1", _status(status), timeout_s=0)
+
+    def _send(self, *assignments: str, timeout_s: float = SEND_TIMEOUT_S) -> bool:
+        """Send one datagram; False if there is no address."""
+        if not self.address or self.address[0] not in "/@":
+            return False
+        name = "\0" + self.address[1:] if self.address.startswith("@") else self.address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(timeout_s)
+                sender.sendto("\n".join(assignments).encode(), name)
+        except OSError:
+            return False
+        return True
 
 
 class Daemon:
@@ -56,7 +105,7 @@ class Daemon:
         self._signals = 0
         self._reloading: asyncio.Task[None] | None = None
         variables = process_environment()
-        self._systemd = notifier_of(variables)
+        self._systemd = Notifier(variables.get("NOTIFY_SOCKET"))
         watched_s = watchdog_interval_s(variables, os.getpid())
         self._tick_s = TICK_S if watched_s is None else min(TICK_S, watched_s)
 
@@ -178,3 +227,22 @@ def _allow_files() -> None:
     """Raise the soft limit of open files to the hard limit, up to ``FILES``."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, FILES)), hard))
+
+
+def watchdog_interval_s(environment: Mapping[str, str], pid: int) -> float | None:
+    """Return how often to call ``alive``: twice per systemd's timeout; None if it does not watch.
+
+    Args:
+        environment: ``WATCHDOG_USEC`` is the timeout, ``WATCHDOG_PID`` the watched process, if it is only one.
+        pid: of this process.
+
+    """
+    usec, meant = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if not usec.isdecimal() or int(usec) == 0 or (meant and meant != str(pid)):
+        return None
+    return int(usec) / 2_000_000
+
+
+def _status(text: str) -> str:
+    """Return the assignment of a status; a line break in it would begin another one."""
+    return f"STATUS={_CONTROL.sub(' ', text)}"

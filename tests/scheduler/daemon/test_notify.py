@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.daemon.notify import Notifier, notifier_of, watchdog_interval_s
+from resnap.scheduler.daemon.serve import Notifier, watchdog_interval_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ def systemd(address: str) -> Iterator[socket.socket]:
 
 
 def test_each_message_is_one_datagram_of_assignments(address: str, systemd: socket.socket) -> None:
-    notifier = notifier_of({"NOTIFY_SOCKET": address})
+    notifier = Notifier(address)
     sent = [
         notifier.ready("3 schedules"),
         notifier.reloading(12.3456789),
