@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from resnap.storage.errors import LockedError
 from resnap.storage.sources.registry import brokers_layout
 from resnap.storage.stores.probe import store_clock_ms
-from resnap.tiering.deleting import Collected, is_as_it_was
+from resnap.tiering.deleting import Collected, delete_version, is_as_it_was
 from resnap.tiering.remote_log.records import SegmentState, TopicIdPartition, is_ours
 from resnap.tiering.remote_log.stored import SegmentPlace
 from resnap.tiering.shipping.lease import lease_place, leased
@@ -96,9 +96,17 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
 
 
 def collect_brokers_garbage(
-    store: ObjectStore, garbage: BrokersGarbage, read: ReadMetadata, *, who: str, now_ms: int
+    store: ObjectStore,
+    garbage: BrokersGarbage,
+    read: ReadMetadata,
+    *,
+    who: str,
+    now_ms: int,
+    is_conditional: bool = False,
 ) -> Iterator[Collected]:
     """Delete ``garbage``, partition by partition, each under its lease and after reading its metadata again.
+
+    If it ``is_conditional``, the store keeps conditions on the version that is deleted.
 
     Raises:
         ClusterError, StoreError: either failed.
@@ -113,8 +121,7 @@ def collect_brokers_garbage(
                 for info in _still_dead(partition, dead, read):
                     lease.hold()
                     if is_as_it_was(store, info):
-                        store.delete(info.key)
-                        yield Collected(key=info.key, size_bytes=info.size_bytes)
+                        yield from delete_version(store, info, is_conditional=is_conditional)
         except LockedError as error:
             yield Collected(key=dead[0].objects[0].key, size_bytes=0, problem=error)
 

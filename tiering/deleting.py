@@ -32,7 +32,13 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.errors import FormatError, LockedError, ObjectExistsError, ObjectNotFoundError
+from resnap.storage.errors import (
+    FormatError,
+    LockedError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+)
 from resnap.storage.layouts.lineage import chain_of
 from resnap.storage.layouts.manifest import TOMBSTONE, read_manifest
 from resnap.storage.layouts.segments import Deletion
@@ -134,24 +140,32 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
 
 
 def collect(
-    store: ObjectStore, garbage: Garbage, *, who: str, now_ms: int, is_alone: bool = False
+    store: ObjectStore,
+    garbage: Garbage,
+    *,
+    who: str,
+    now_ms: int,
+    is_alone: bool = False,
+    is_conditional: bool = False,
 ) -> Iterator[Collected]:
     """Delete ``garbage``, partition by partition, each under its lease and after listing it again.
 
-    If it ``is_alone``, no tombstones are written, because no other run could need them.
+    If it ``is_alone``, no tombstones are written, because no other run could need them. If it ``is_conditional``, the
+    store keeps conditions on the version that is deleted.
 
     Raises:
         StoreError: the store failed.
 
     """
+    delete = partial(delete_version, store, is_conditional=is_conditional)
     for folder in garbage.repairs:
-        yield from _delete_originals(store, folder, who=who, now_ms=now_ms, is_alone=is_alone)
+        yield from _delete_originals(store, folder, delete, who=who, now_ms=now_ms, is_alone=is_alone)
     of_repairs = {info.key for folder in garbage.repairs for info in folder.infos}
     others = (info for info in garbage.objects if info.key not in of_repairs)
     for lease_name, infos in groupby(others, key=lambda info: _deletion_of(info.key).lease):
         found = list(infos)
         if lease_name is None:
-            yield from (_delete(store, info) for info in _still_garbage(store, found))
+            yield from chain.from_iterable(map(delete, _still_garbage(store, found)))
             continue
         try:
             with leased(store, lease_name, who=who, now_ms=now_ms) as lease:
@@ -163,7 +177,7 @@ def collect(
                     key = deletion.manifest_key
                     if is_alone or key is None or buried(key) or not _may_name(store, key, info.key):
                         lease.hold()
-                        yield _delete(store, info)
+                        yield from delete(info)
         except LockedError as error:
             yield Collected(key=found[0].key, size_bytes=0, problem=error)
     for unfinished in garbage.unfinished:
@@ -172,7 +186,13 @@ def collect(
 
 
 def _delete_originals(
-    store: ObjectStore, folder: Folder, *, who: str, now_ms: int, is_alone: bool
+    store: ObjectStore,
+    folder: Folder,
+    delete: Callable[[ObjectInfo], Iterator[Collected]],
+    *,
+    who: str,
+    now_ms: int,
+    is_alone: bool,
 ) -> Iterator[Collected]:
     """Delete the originals of a repair, under the lease of their partition."""
     try:
@@ -180,7 +200,7 @@ def _delete_originals(
     except (FormatError, ObjectNotFoundError):
         record = None  # nothing can be put back with it
     if record is None:
-        yield from (_delete(store, info) for info in folder.infos)
+        yield from chain.from_iterable(map(delete, folder.infos))
         return
     try:
         with leased(store, record.lease, who=who, now_ms=now_ms) as lease:
@@ -242,9 +262,11 @@ def is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
     return (now.size_bytes, now.modified_ms // 1000) == (info.size_bytes, info.modified_ms // 1000)
 
 
-def _delete(store: ObjectStore, info: ObjectInfo) -> Collected:
-    store.delete(info.key)
-    return Collected(key=info.key, size_bytes=info.size_bytes)
+def delete_version(store: ObjectStore, info: ObjectInfo, *, is_conditional: bool) -> Iterator[Collected]:
+    """Delete the object and yield that; if it ``is_conditional``, nothing where it was replaced since it was listed."""
+    with suppress(ObjectChangedError):
+        store.delete(info.key, etag=info.etag if is_conditional else None)
+        yield Collected(key=info.key, size_bytes=info.size_bytes)
 
 
 def _is_of_a_run(begun: Unfinished) -> bool:

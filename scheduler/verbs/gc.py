@@ -18,7 +18,7 @@ from resnap.scheduler.output.rendering import BYTES, Column, Row
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.settings.values import parse_duration
 from resnap.storage.errors import UsageError
-from resnap.storage.stores.probe import Condition, condition, replacement
+from resnap.storage.stores.probe import Condition, condition, deletion, replacement
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
@@ -122,9 +122,9 @@ def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[F
     )
     if request.delete:
         now_ms, who = context.clock.now_ms(), f"{this_run()} (gc)"
-        yield from _outcomes(
-            _listed_garbage(garbage), collect(store, garbage, who=who, now_ms=now_ms, is_alone=is_alone)
-        )
+        keeps = bool(garbage.objects) and _keeps_versions(store)
+        collected = collect(store, garbage, who=who, now_ms=now_ms, is_alone=is_alone, is_conditional=keeps)
+        yield from _outcomes(_listed_garbage(garbage), collected)
     else:
         yield from _listed_garbage(garbage)
 
@@ -145,7 +145,9 @@ def _of_brokers(
     ]
     if request.delete:
         now_ms, who = context.clock.now_ms(), f"{this_run()} (gc)"
-        yield from _outcomes(found, collect_brokers_garbage(store, garbage, read, who=who, now_ms=now_ms))
+        keeps = bool(found) and _keeps_versions(store)
+        collected = collect_brokers_garbage(store, garbage, read, who=who, now_ms=now_ms, is_conditional=keeps)
+        yield from _outcomes(found, collected)
     else:
         yield from found
 
@@ -167,6 +169,11 @@ def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
             f"{store.url}: {what} are {found}, so no lease protects against other runs",
             hint="make sure that no run ships there, give --no-other-writers, and an age above that of the longest run",
         )
+
+
+def _keeps_versions(store: ObjectStore) -> bool:
+    """Whether the store deletes an object only in the version that is named, if one is."""
+    return deletion(store) is Condition.KEPT
 
 
 def _outcomes(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator[Found | Unread]:

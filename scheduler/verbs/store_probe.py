@@ -14,6 +14,7 @@ from resnap.storage.stores.probe import (
     UploadChecks,
     condition,
     copy_problem,
+    deletion,
     listing_problem,
     parts_problem,
     range_problem,
@@ -54,6 +55,7 @@ def probe_store(store: ObjectStore, clock: Clock) -> Iterator[DoctorFinding]:
             yield _copies(copy_problem(store))
         yield _condition(condition(store))
         yield _replacement(replacement(store))
+        yield _conditional_deletion(deletion(store))
         yield _listing(store)
         yield _check_uploads(store)
         yield _clock(store_clock_ms(store), clock)
@@ -126,6 +128,15 @@ def _replacement(found: Condition) -> DoctorFinding:
         return ok("store replace", "a write that is to replace one version (If-Match) replaces no other one")
     what = f"conditions on the version that is replaced (If-Match) are {found}"
     return warn("store replace", what, "only `resnap repair` uses them, and needs --no-other-writers without them")
+
+
+def _conditional_deletion(found: Condition) -> DoctorFinding:
+    check = "store delete condition"
+    if found is Condition.KEPT:
+        return ok(check, "a deletion of one version (If-Match), as `resnap gc` makes it, deletes no other one")
+    what = f"conditions on the version that is deleted (If-Match) are {found}"
+    return warn(check, what, "only `resnap gc` uses them; without them it compares size and time of an object, and then"
+                " deletes it, so that nothing else may replace what is garbage in that moment")  # fmt: skip
 
 
 def _listing(store: ObjectStore) -> DoctorFinding:

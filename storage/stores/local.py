@@ -146,11 +146,21 @@ class LocalObjectStore:
         if not slash or is_safe_path(folder):
             yield from self._walk(folder, name_start)
 
-    def delete(self, key: str) -> None:
-        """Remove the object if it exists; see ``ObjectStore.delete``. Its folder stays."""
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        """Remove the object if it exists; see ``ObjectStore.delete``. Its folder stays.
+
+        With ``etag`` the folder is locked against ``replace``, but not against who writes without a condition.
+        """
         check_key(key)
         path = self._root / key
         self._check_no_link(key)
+        if etag is None:
+            self._unlink(key, path)
+            return
+        with suppress(ObjectNotFoundError), self._locked_version(key, path, etag):
+            self._unlink(key, path)
+
+    def _unlink(self, key: str, path: Path) -> None:
         with self._translate_errors(key), suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
             path.unlink()
             sync_directory(path.parent)
@@ -177,7 +187,8 @@ class LocalObjectStore:
             self._make_folder(path.parent)
         with self._temporary_file(key, path.parent, chunks) as temporary:
             if etag is not None:
-                self._replace(key, temporary, path, etag)
+                with self._locked_version(key, path, etag), self._translate_errors(key):
+                    temporary.replace(path)
             else:
                 with self._translate_errors(key):
                     if if_absent:
@@ -206,16 +217,16 @@ class LocalObjectStore:
             with suppress(OSError):
                 path.unlink()
 
-    def _replace(self, key: str, temporary: Path, path: Path, etag: str) -> None:
-        """Rename the file if the existing one has ``etag``, with the folder locked."""
-        with self._translate_errors(key):
+    @contextmanager
+    def _locked_version(self, key: str, path: Path, etag: str) -> Iterator[None]:
+        """Lock the folder if the existing file has ``etag``, for as long as the context lasts."""
+        with self._reading(key):
             folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with self._translate_errors(key):
                 _lock(folder, path.parent, key)
             check_etag(str(path), key, expected=etag, found=self.head(key).etag)
-            with self._translate_errors(key):
-                temporary.replace(path)
+            yield
         finally:
             os.close(folder)
 

@@ -128,11 +128,14 @@ class MemoryObjectStore:
         for path, entry in sorted(found):
             yield _info(path.removeprefix(self._prefix), entry)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, etag: str | None = None) -> None:
         """Remove the object if it exists; see ``ObjectStore.delete``."""
         check_key(key)
         with self._bucket.lock:
-            self._bucket.objects.pop(self._prefix + key, None)
+            found = self._bucket.objects.get(self._prefix + key)
+            if found is not None:
+                check_etag(f"{self._url}/{key}", key, expected=etag, found=str(found.version))
+                del self._bucket.objects[self._prefix + key]
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Yield nothing: a write here is one step; see ``ObjectStore.unfinished``."""

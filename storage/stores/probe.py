@@ -15,12 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import (
     ObjectChangedError,
     ObjectExistsError,
+    ObjectNotFoundError,
     ResnapError,
     StoreError,
     StoreFullError,
@@ -29,7 +31,7 @@ from resnap.storage.stores.protocol import ClaimRefusedError, CopyingStore, Stor
 from resnap.storage.stores.urls import split_object_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from resnap.storage.stores.protocol import ObjectStore
 
@@ -65,7 +67,7 @@ class UploadChecks:
 
 
 class Condition(StrEnum):
-    """The outcome of a conditional write: only if the key is free, or only over one version."""
+    """The outcome of a conditional write or deletion: only if the key is free, or only of one version."""
 
     KEPT = "kept"
     IGNORED = "ignored"
@@ -103,7 +105,7 @@ def condition(store: ObjectStore) -> Condition:
 
     """
     found = condition_of_one(store)
-    return _race(store, replacing=False) if found is Condition.KEPT else found
+    return _race(store, _one_creates) if found is Condition.KEPT else found
 
 
 def condition_of_one(store: ObjectStore) -> Condition:
@@ -120,10 +122,7 @@ def condition_of_one(store: ObjectStore) -> Condition:
         except ObjectExistsError:
             return Condition.KEPT if store.get(key) == b"first" else Condition.IGNORED
         except StoreError as error:
-            if error.transient or isinstance(error, StoreFullError):
-                raise
-            store.put(key, b"third")  # a store that takes nothing any more says so here
-            return Condition.REFUSED
+            return _refused(error, lambda: store.put(key, b"third"))
         return Condition.IGNORED
 
 
@@ -148,44 +147,101 @@ def replacement(store: ObjectStore) -> Condition:
             if store.get(key) != b"second":
                 return Condition.IGNORED
         except StoreError as error:
-            if error.transient or isinstance(error, StoreFullError):
-                raise
-            store.put(key, b"fourth")  # a store that takes nothing any more says so here
-            return Condition.REFUSED
-    return _race(store, replacing=True)
+            return _refused(error, lambda: store.put(key, b"fourth"))
+    return _race(store, _one_replaces)
 
 
-def _race(store: ObjectStore, *, replacing: bool) -> Condition:
-    """Return whether one writer of several at once wins in each round: stores that look and then write pass some."""
+def deletion(store: ObjectStore) -> Condition:
+    """Test deletions that must delete one version only, by one writer and together with one that replaces it.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    with throwaway(store) as key:
+        store.put(key, b"first")
+        first = _listed_etag(store, key)
+        store.put(key, b"second")
+        try:
+            with suppress(ObjectChangedError):
+                store.delete(key, etag=first)
+                return Condition.IGNORED
+            if length_of(store, key) is None:
+                return Condition.IGNORED
+            with suppress(ObjectChangedError):
+                store.delete(key, etag=_listed_etag(store, key))
+            if length_of(store, key) is not None:
+                return Condition.REFUSED
+        except StoreError as error:
+            return _refused(error, lambda: store.delete(key))
+    return _race(store, _replaced_stays)
+
+
+def _listed_etag(store: ObjectStore, key: str) -> str:
+    """Return the etag of an object as its listing has it, which is what is deleted by."""
+    return next((info.etag for info in store.list(key) if info.key == key), "")
+
+
+def _refused(error: StoreError, act: Callable[[], None]) -> Condition:
+    """Return that the store refuses the condition; raise if it would refuse to ``act`` without one, too."""
+    if error.transient or isinstance(error, StoreFullError):
+        raise error
+    act()
+    return Condition.REFUSED
+
+
+def _race(store: ObjectStore, is_right: Callable[[ObjectStore, str], bool]) -> Condition:
+    """Return whether each round of several at once ends right: stores that look and then write pass some."""
     for _ in range(_ROUNDS):
         with throwaway(store) as key:
-            if replacing:
-                store.put(key, b"first")
-            if not _one_wins(store, key, store.head(key).etag if replacing else None):
+            if not is_right(store, key):
                 return Condition.RACES
     return Condition.KEPT
 
 
-def _one_wins(store: ObjectStore, key: str, etag: str | None) -> bool:
-    """Let several writers try at once to create ``key``, or to replace its version ``etag``: exactly one must win."""
-    together = threading.Barrier(_CREATORS)
+def _one_creates(store: ObjectStore, key: str) -> bool:
+    """Let several writers try at once to create ``key``: exactly one must win."""
+    return _one_wins(store, key, lambda body: store.put(key, body, if_absent=True))
 
-    def write(number: int) -> bool:
+
+def _one_replaces(store: ObjectStore, key: str) -> bool:
+    """Let several writers try at once to replace one version: exactly one must win."""
+    store.put(key, b"first")
+    etag = store.head(key).etag
+    return _one_wins(store, key, lambda body: store.replace(key, body, etag=etag))
+
+
+def _one_wins(store: ObjectStore, key: str, write: Callable[[bytes], None]) -> bool:
+    bodies = [b"%d" % number for number in range(_CREATORS)]
+    won = _at_once([partial(write, body) for body in bodies])
+    there = store.get(key)
+    # Where an answer was lost, the writer that has won is refused at its next attempt, as all others are.
+    return any(there == body and won in ([number], []) for number, body in enumerate(bodies))
+
+
+def _replaced_stays(store: ObjectStore, key: str) -> bool:
+    """Let one writer replace the version that several delete at once: what it has written must stay."""
+    store.put(key, b"first")
+    etag = _listed_etag(store, key)
+    acts = [partial(store.delete, key, etag=etag)] * (_CREATORS - 1)
+    won = _at_once([partial(store.replace, key, b"second", etag=etag), *acts])
+    return 0 not in won or length_of(store, key) == len(b"second")
+
+
+def _at_once(acts: Sequence[Callable[[], None]]) -> list[int]:
+    """Do all ``acts`` at once, and return the numbers of those whose condition was met."""
+    together = threading.Barrier(len(acts))
+
+    def is_done(act: Callable[[], None]) -> bool:
         together.wait()
         try:
-            if etag is None:
-                store.put(key, b"%d" % number, if_absent=True)
-            else:
-                store.replace(key, b"%d" % number, etag=etag)
-        except (ObjectExistsError, ObjectChangedError):
+            act()
+        except (ObjectExistsError, ObjectChangedError, ObjectNotFoundError):
             return False
         return True
 
-    with ThreadPoolExecutor(_CREATORS) as creators:
-        won = [number for number, has_won in enumerate(creators.map(write, range(_CREATORS))) if has_won]
-    there = store.get(key)
-    # Where an answer was lost, the writer that has won is refused at its next attempt, as all others are.
-    return any(there == b"%d" % number and won in ([number], []) for number in range(_CREATORS))
+    with ThreadPoolExecutor(len(acts)) as threads:
+        return [number for number, done in enumerate(threads.map(is_done, acts)) if done]
 
 
 def range_problem(store: ObjectStore) -> str | None:

@@ -199,10 +199,14 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, etag: str | None = None) -> None:
         """Remove the object; it is not an error if there is none.
 
+        With ``etag``, as ``head`` or ``list`` gave it, that version only, on stores that keep the condition: some
+        ignore it silently.
+
         Raises:
+            ObjectChangedError: the object has another version, and is untouched.
             UsageError: ``key`` is not portable, so Resnap did not write it.
 
         """

@@ -39,6 +39,7 @@ from resnap.storage.stores.protocol import (
     check_order,
     check_range,
     is_safe_path,
+    length_of,
 )
 from resnap.storage.stores.s3_body import S3Body
 from resnap.storage.stores.s3_client import S3Caller, error_answer
@@ -369,11 +370,16 @@ class S3ObjectStore:
         """Whether a page has a key after ``last``; where a store ignores ``StartAfter``, other keys show nothing."""
         return any(self._caller.must_say(None, entry, "Key") > last for entry in page.get("Contents", ()))
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, etag: str | None = None) -> None:
         """Remove the object if it exists; see ``ObjectStore.delete``."""
         check_key(key)
-        with suppress(ObjectNotFoundError):
-            self._caller.call(key, lambda: self._client.delete_object(Bucket=self._bucket, Key=self._prefix + key))
+        remove = partial(self._client.delete_object, Bucket=self._bucket, Key=self._prefix + key)
+        try:
+            with suppress(ObjectNotFoundError):
+                self._caller.call(key, remove if etag is None else partial(remove, IfMatch=etag))
+        except ObjectExistsError as error:  # what a condition that does not hold is taken for
+            if length_of(self, key) is not None:  # SeaweedFS answers so where there is none, also at a second attempt
+                raise changed(self._caller.where(key), key) from error
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Yield the multipart uploads that are not completed; see ``ObjectStore.unfinished``."""

@@ -177,8 +177,8 @@ def test_a_good_store_keeps_its_promises_and_nothing_of_the_probe(tmp_path: Path
     store = LocalObjectStore(tmp_path / "store")
     found = list(probe_store(store, SystemClock()))
     assert [finding.check.removeprefix("store ") for finding in found] == [
-        "write", "read", "ranges", "parts", "checksum", "checksum", "verification", "condition", "replace", "list",
-        "uploads", "clock", "delete",
+        "write", "read", "ranges", "parts", "checksum", "checksum", "verification", "condition", "replace",
+        "delete condition", "list", "uploads", "clock", "delete",
     ]  # fmt: skip
     assert {finding.health for finding in found} == {Health.OK}
     assert list(store.list()) == []
@@ -199,6 +199,15 @@ def test_a_store_that_replaces_any_version_is_a_warning() -> None:
             super().put(key, body)
 
     finding = the(list(probe_store(Careless("careless", ""), SystemClock())), "store replace")
+    assert (finding.health, "(If-Match) are ignored" in finding.detail) == (Health.WARN, True)
+
+
+def test_a_store_that_deletes_any_version_is_a_warning() -> None:
+    class Careless(MemoryObjectStore):
+        def delete(self, key: str, *, etag: str | None = None) -> None:  # noqa: ARG002
+            super().delete(key)
+
+    finding = the(list(probe_store(Careless("careless", ""), SystemClock())), "store delete condition")
     assert (finding.health, "(If-Match) are ignored" in finding.detail) == (Health.WARN, True)
 
 

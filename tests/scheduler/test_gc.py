@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.storage.stores.local import LocalObjectStore
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import TOMBSTONE, check_store, files_of
 
@@ -71,6 +72,37 @@ def test_an_upload_that_was_never_completed_is_called_so_also_where_it_is_delete
         assert row["key"].endswith(" (unfinished)")
         assert (ran.code, ran.document["summary"]["uploads"]) == (0, 1)
     assert not left.exists()
+
+
+@pytest.mark.parametrize("promise", [(), ("--no-other-writers",)])
+@pytest.mark.parametrize("keeps_conditions", [True, False])
+def test_an_object_is_deleted_in_the_version_that_was_listed_if_the_store_was_seen_to_keep_to_it(
+    command: Resnap,
+    store: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    promise: tuple[str, ...],
+    *,
+    keeps_conditions: bool,
+) -> None:
+    listed = {row["key"] for row in command("gc", store.as_uri(), "--output", "json").document["garbage"]}
+    replaced, delete, asked = min(listed), LocalObjectStore.delete, {}
+
+    def replace_and_delete(self: LocalObjectStore, key: str, *, etag: str | None = None) -> None:
+        if key in listed:
+            asked[key] = etag is not None
+        if key == replaced and (store / key).exists():
+            before = (store / key).stat()
+            (store / "other").write_bytes(bytes(before.st_size))
+            os.utime(store / "other", ns=(before.st_mtime_ns, before.st_mtime_ns))
+            (store / "other").rename(store / key)
+        delete(self, key, etag=etag if keeps_conditions else None)
+
+    monkeypatch.setattr(LocalObjectStore, "delete", replace_and_delete)
+    ran = command("gc", store.as_uri(), "--delete", *promise)
+    assert (ran.code, asked) == (0, dict.fromkeys(listed, keeps_conditions))
+    stays = {replaced} if keeps_conditions else set()
+    assert f"Deleted {len(listed - stays)} objects" in ran.out
+    assert listed & files_of(store).keys() == stays
 
 
 def test_an_age_that_is_too_short_or_invalid_is_a_usage_error(command: Resnap, store: Path) -> None:

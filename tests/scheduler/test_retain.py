@@ -166,9 +166,9 @@ class _DyingStore(LocalObjectStore):
         self._pass()
         super().put(key, body, if_absent=if_absent)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, etag: str | None = None) -> None:
         self._pass()
-        super().delete(key)
+        super().delete(key, etag=etag)
 
     def _pass(self) -> None:
         if not self.left:

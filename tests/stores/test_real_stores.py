@@ -14,7 +14,7 @@ from resnap.storage.errors import StoreAccessError, StoreError, VerificationErro
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.storage.stores.probe import Check, Condition, condition, range_problem, replacement, upload_checks
+from resnap.storage.stores.probe import Check, Condition, condition, deletion, range_problem, replacement, upload_checks
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_upload import PART_BYTES
 from resnap.storage.stores.urls import open_store
@@ -51,14 +51,22 @@ def a_store(server: Server, **settings: object) -> S3ObjectStore:
 class TestStrictStores(ObjectStoreContract):
     settings: S3Settings
 
+    kind: Kind
+
     @pytest.fixture(params=STRICT_KINDS)
     def store(self, request: pytest.FixtureRequest, server_of: Servers) -> ObjectStore:
-        server = server_of(request.param)
+        self.kind = request.param
+        server = server_of(self.kind)
         self.settings = server.settings()
         return a_store(server)
 
     def reopen(self, url: str) -> ObjectStore:
         return open_store(url, self.settings)
+
+    def test_one_version_is_deleted_and_no_other(self, store: ObjectStore) -> None:
+        if self.kind is MINIO:
+            pytest.skip("MinIO deletes any version, as the probe finds")
+        super().test_one_version_is_deleted_and_no_other(store)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +92,32 @@ def test_the_probe_finds_what_each_server_keeps(
     assert Delivery(store=store).reads_back is (kind in LIARS)
 
 
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [
+        pytest.param(VERSITYGW, Condition.KEPT, id="versitygw"),
+        pytest.param(MINIO, Condition.IGNORED, id="minio"),
+        pytest.param(SEAWEEDFS, Condition.KEPT, id="weed"),
+        pytest.param(RCLONE, Condition.IGNORED, id="rclone"),
+    ],
+)
+def test_the_probe_finds_whether_a_server_deletes_one_version_only(
+    server_of: Servers, kind: Kind, found: Condition
+) -> None:
+    store = a_store(server_of(kind), max_attempts=2)
+    assert deletion(store) is found
+    assert list(store.list()) == []
+    if found is Condition.KEPT:
+        ObjectStoreContract().test_one_version_is_deleted_and_no_other(store)
+
+
 @pytest.mark.parametrize("kind", STRICT_KINDS)
 def test_the_doctor_has_nothing_to_say_against_a_strict_store(server_of: Servers, kind: Kind) -> None:
     store = a_store(server_of(kind))
     found = list(probe_store(store, SystemClock()))
     doubtful = [finding.check for finding in found if finding.health is not Health.OK]
-    # MinIO lists the uploads to a key, and none below a prefix.
-    assert doubtful == ([] if kind is VERSITYGW else ["store uploads"])
+    # MinIO deletes any version, lists the uploads to a key, and none below a prefix.
+    assert doubtful == ([] if kind is VERSITYGW else ["store delete condition", "store uploads"])
     assert list(store.list()) == []
 
 

@@ -52,8 +52,8 @@ class PassingStore:
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         return self.inner.list(prefix)
 
-    def delete(self, key: str) -> None:
-        self.inner.delete(key)
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        self.inner.delete(key, etag=etag)
 
     def unfinished(self) -> Iterator[Unfinished]:
         return self.inner.unfinished()
@@ -108,6 +108,19 @@ class ActingStore(PassingStore):
     ) -> None:
         super().put_stream(key, open_body, size_bytes=size_bytes, crc32c=crc32c, sha256=sha256)
         self.act(self.inner, key)
+
+
+@dataclass
+class ReplacingStore(PassingStore):
+    """Has an object replaced by another writer at the moment in which its deletion is asked for, once for each."""
+
+    keys: set[str]
+
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        if key in self.keys:
+            self.keys.remove(key)
+            self.inner.put(key, b"of another writer")
+        super().delete(key, etag=etag)
 
 
 @dataclass

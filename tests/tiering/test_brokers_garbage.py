@@ -23,7 +23,7 @@ from resnap.tiering.remote_log.records import (
 )
 from resnap.tiering.shipping.lease import lease_place, leased
 from tests.tiering.remote_log.written_records import PARTITION, copied, events, segment_id, started, updated
-from tests.tiering.stores import PassingStore
+from tests.tiering.stores import PassingStore, ReplacingStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -164,17 +164,32 @@ def test_what_changes_after_the_listing_is_left(brokers: Brokers, happens: Calla
     assert (len(found.segments), brokers.collect(found), brokers.keys()) == (1, [], left)
 
 
+@pytest.mark.parametrize("is_conditional", [True, False])
+def test_what_is_replaced_in_the_moment_of_its_deletion_stays_where_the_store_keeps_conditions(
+    brokers: Brokers, *, is_conditional: bool
+) -> None:
+    brokers.records = [started("x", 0, 9), *LIVING]
+    left = brokers.put(segment_id("x").id)
+    brokers.now_ms += 2 * DAY_MS
+    store = ReplacingStore(brokers.store, {max(left)})
+    collected = collect_brokers_garbage(
+        store, brokers.find(), brokers.read, who="gc", now_ms=brokers.now_ms, is_conditional=is_conditional
+    )
+    stays = {max(left)} if is_conditional else set()
+    assert ({one.key for one in collected}, brokers.keys()) == (left - stays, stays)
+
+
 @dataclass
 class EndingStore(PassingStore):
     """A store that a run loses after so many deletions of a broker's objects."""
 
     left: int
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, etag: str | None = None) -> None:
         if self.left == 0 and not key.startswith(".resnap/"):
             raise StoreUnavailableError("the run was killed here")
         self.left -= not key.startswith(".resnap/")
-        self.inner.delete(key)
+        self.inner.delete(key, etag=etag)
 
 
 @pytest.mark.parametrize("after", range(6))

@@ -240,7 +240,7 @@ def test_a_release_that_a_store_missed_while_down_keeps_no_later_run_of_the_proc
                 raise StoreUnavailableError("down")
             return super().get(key)
 
-        def delete(self, key: str) -> None:
+        def delete(self, key: str, *, etag: str | None = None) -> None:  # noqa: ARG002
             raise StoreUnavailableError(f"{key}: down")
 
     with suppress(StoreUnavailableError), leased(Down(store), PLACE, who="1", now_ms=0) as first:

@@ -71,9 +71,9 @@ class Ending(MemoryObjectStore):
         super().replace(key, body, etag=etag)
         self._end()
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, etag: str | None = None) -> None:
         self._count()
-        super().delete(key)
+        super().delete(key, etag=etag)
         self._end()
 
     def _count(self) -> None:

@@ -229,9 +229,9 @@ class Stopping(PassingStore):
         self._pass()
         return super().list(prefix)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key: str, *, etag: str | None = None) -> None:
         self._pass()
-        super().delete(key)
+        super().delete(key, etag=etag)
 
 
 class Actor:

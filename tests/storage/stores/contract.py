@@ -365,6 +365,18 @@ class ObjectStoreContract:
         store.put("a/b", b"again", if_absent=True)
         assert store.get("a/b") == b"again"
 
+    def test_one_version_is_deleted_and_no_other(self, store: ObjectStore) -> None:
+        store.put("a/b", b"first")
+        first = store.head("a/b").etag
+        store.put("a/b", b"second")
+        with pytest.raises(ObjectChangedError) as raised:
+            store.delete("a/b", etag=first)
+        assert (raised.value.key, store.get("a/b")) == ("a/b", b"second")
+        (second,) = (entry.etag for entry in store.list())
+        for key in ("a/b", "a/b", "never/was", "a"):
+            store.delete(key, etag=second)
+        assert list(store.list()) == []
+
     @pytest.mark.parametrize("key", PORTABLE_KEYS)
     def test_a_portable_key_is_kept_and_listed_exactly(self, store: ObjectStore, key: str) -> None:
         store.put(key, b"x")

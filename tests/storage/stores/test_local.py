@@ -4,6 +4,7 @@ import io
 import os
 import resource
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from resnap.storage.errors import (
     StoreError,
     StoreFullError,
 )
+from resnap.storage.stores import local
 from resnap.storage.stores.local import LocalObjectStore, is_temporary
 from tests.storage.stores.contract import ObjectStoreContract
 
@@ -39,6 +41,26 @@ def test_an_object_is_a_file_of_its_name(tmp_path: Path) -> None:
     LocalObjectStore(tmp_path / "root").put("a/b.log", b"x")
     assert (tmp_path / "root/a/b.log").read_bytes() == b"x"
     assert names(tmp_path / "root/a") == ["b.log"]
+
+
+def test_who_replaces_a_version_that_is_being_deleted_comes_too_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalObjectStore(tmp_path)
+    store.put("a/b", b"first")
+    etag, look, others = store.head("a/b").etag, local.check_etag, list[Future[None]]()
+
+    def look_and_let_another_replace_it(*arguments: str, **versions: str) -> None:
+        look(*arguments, **versions)
+        if not others:
+            others.append(pool.submit(store.replace, "a/b", b"second", etag=etag))
+            wait(others, timeout=0.3)
+
+    monkeypatch.setattr(local, "check_etag", look_and_let_another_replace_it)
+    with ThreadPoolExecutor(1) as pool:
+        store.delete("a/b", etag=etag)
+    assert isinstance(others[0].exception(), ObjectNotFoundError)
+    assert list(store.list()) == []
 
 
 def test_files_that_others_put_there_are_objects(tmp_path: Path) -> None:

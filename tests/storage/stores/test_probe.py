@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -26,6 +28,7 @@ from resnap.storage.stores.probe import (
     Condition,
     condition,
     copy_problem,
+    deletion,
     listing_problem,
     parts_problem,
     range_problem,
@@ -187,7 +190,7 @@ def test_a_store_in_trouble_is_not_taken_for_one_that_refuses() -> None:
 def test_a_directory_has_no_check_of_its_own_and_keeps_all_else(tmp_path: Path) -> None:
     store = LocalObjectStore(tmp_path / "store")
     assert not upload_checks(store).count
-    assert condition(store) is Condition.KEPT
+    assert condition(store) is replacement(store) is deletion(store) is Condition.KEPT
     assert (range_problem(store), listing_problem(store), parts_problem(store)) == (None, None, None)
     assert store_clock_ms(store) > 0
     assert list(store.list()) == []
@@ -304,6 +307,106 @@ def test_conditions_on_a_version_are_tried_alone_and_by_several_at_once(
     assert replacement(make()) is found
 
 
+class DeletesAnyVersion(Wired):
+    def delete(self, key: str, *, etag: str | None = None) -> None:  # noqa: ARG002
+        super().delete(key)
+
+
+class SaysNoAndDeletes(Wired):
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        super().delete(key)
+        if etag is not None:
+            raise ObjectChangedError("changed", key=key)
+
+
+class DeletesNothing(Wired):
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        if etag is not None:
+            raise ObjectChangedError("changed", key=key)
+        super().delete(key)
+
+
+class SaysYesAndDeletesNothing(Wired):
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        if etag is None:
+            super().delete(key)
+
+
+class DoesNotKnowThem(Wired):
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        if etag is not None:
+            raise StoreError("501", key=key)
+        super().delete(key)
+
+
+class ListsOtherEtags(Wired):
+    def list(self, prefix: str = "", *, page_keys: int = 1000) -> Iterator[ObjectInfo]:
+        return (replace(info, etag=f"{info.etag}-0") for info in super().list(prefix, page_keys=page_keys))
+
+
+class LooksAndThenDeletes(Wired):
+    """Deletes what came between its look and its deletion, in some rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keys: set[str] = set()
+        self.has_looked = threading.Event()
+        self.has_replaced = threading.Event()
+
+    def replace(self, key: str, body: Buffer, *, etag: str) -> None:
+        self.keys.add(key)
+        if len(self.keys) == FAIR_ROUNDS:
+            assert self.has_looked.wait(30)
+        super().replace(key, body, etag=etag)
+        if len(self.keys) == FAIR_ROUNDS:
+            self.has_replaced.set()
+
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        is_as_expected = etag is not None and self.head(key).etag == etag
+        if is_as_expected and len(self.keys | {key}) == FAIR_ROUNDS:
+            self.has_looked.set()
+            assert self.has_replaced.wait(30)
+            etag = None
+        super().delete(key, etag=etag)
+
+
+class LosesAnswersToDeletions(Wired):
+    def delete(self, key: str, *, etag: str | None = None) -> None:
+        super().delete(key, etag=etag)
+        super().delete(key, etag=etag)
+
+
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [
+        (Wired, Condition.KEPT),
+        (DeletesAnyVersion, Condition.IGNORED),
+        (SaysNoAndDeletes, Condition.IGNORED),
+        (SaysYesAndDeletesNothing, Condition.IGNORED),
+        (DeletesNothing, Condition.REFUSED),
+        (DoesNotKnowThem, Condition.REFUSED),
+        (ListsOtherEtags, Condition.REFUSED),
+        (LooksAndThenDeletes, Condition.RACES),
+        (LosesAnswersToDeletions, Condition.KEPT),
+    ],
+)
+def test_conditions_of_deletions_are_tried_alone_and_beside_a_writer(
+    make: Callable[[], Wired], found: Condition
+) -> None:
+    store = make()
+    assert deletion(store) is found
+    assert list(store.list()) == []
+
+
+def test_a_store_that_deletes_nothing_any_more_is_not_taken_for_one_that_refuses_conditions() -> None:
+    class Forbids(Wired):
+        def delete(self, key: str, *, etag: str | None = None) -> None:  # noqa: ARG002
+            raise StoreAccessError("forbidden", key=key)
+
+    with pytest.raises(StoreAccessError):
+        deletion(Forbids())
+
+
 @pytest.mark.parametrize(("number", "error"), [(errno.EIO, StoreUnavailableError), (errno.ENOSPC, StoreFullError)])
 def test_a_disk_that_fails_says_nothing_of_conditions(
     number: int, error: type[StoreError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -347,7 +450,7 @@ def test_listings_that_are_stale_or_end_after_a_page_are_found() -> None:
             return iter(list(super().list(prefix))[:page_keys])
 
     class Stale(Wired):
-        def delete(self, key: str) -> None:
+        def delete(self, key: str, *, etag: str | None = None) -> None:
             """Forget to."""
 
     assert listing_problem(Wired()) is None
