@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 
 from resnap.storage.log.names import segment_name
@@ -70,12 +69,6 @@ def test_every_checksum_is_right(tmp_path: Path) -> None:
             check_crc(batch)
 
 
-def test_no_segment_is_larger_than_asked_for_and_none_could_take_one_more_batch(tmp_path: Path) -> None:
-    *bases, _ = written(tmp_path / "bulk-0", BUSY)
-    sizes = [(tmp_path / "bulk-0" / segment_name(base, "log")).stat().st_size for base in bases]
-    assert all(limit - 500 < size <= limit for size, limit in zip(sizes, SEGMENTS, strict=True))
-
-
 def test_holes_have_the_checksum_of_zeros_and_take_no_room(tmp_path: Path) -> None:
     *bases, _ = written(tmp_path / "full-0", BUSY)
     big = BulkPartitionWriter(tmp_path / "big-0", BUSY, batch_bytes=1 << 20, sparse=True)
@@ -94,24 +87,6 @@ def without_checksums(directory: Path, bases: list[int]) -> list[RecordBatchHead
     return [header._replace(crc=0) for base in bases for header, _ in batches(directory, base)]
 
 
-def test_equal_seeds_write_equal_files(tmp_path: Path) -> None:
-    written(tmp_path / "one-0", BUSY)
-    written(tmp_path / "two-0", BUSY)
-    assert files(tmp_path / "one-0") == files(tmp_path / "two-0")
-
-
-def test_producers_differ_as_in_life_or_not_at_all(tmp_path: Path) -> None:
-    def shares(skew: float) -> np.ndarray:
-        directory = tmp_path / f"{skew}-0"
-        writer = BulkPartitionWriter(directory, Traffic(producers=50, skew=skew), batch_bytes=150)
-        writer.write_segment(1 << 20)
-        ids = [header.producer_id for header, _ in batches(directory, 0) if header.has_producer]
-        return np.sort(np.unique(ids, return_counts=True)[1])[::-1] / len(ids)
-
-    assert shares(1.0)[0] > 10 * shares(1.0)[-1]
-    assert shares(0.0)[0] < 3 * shares(0.0)[-1]
-
-
 def test_there_are_plain_batches_commits_aborts_and_fenced_producers(tmp_path: Path) -> None:
     *bases, end = written(tmp_path / "bulk-0", BUSY)
     headers = [header for base in bases for header, _ in batches(tmp_path / "bulk-0", base)]
@@ -121,14 +96,3 @@ def test_there_are_plain_batches_commits_aborts_and_fenced_producers(tmp_path: P
     entries = read_snapshot((tmp_path / "bulk-0" / segment_name(end, "snapshot")).read_bytes()).values()
     assert any(entry.producer_epoch for entry in entries)
     assert any(entry.has_open_transaction for entry in entries)
-
-
-def test_a_segment_that_holds_no_batch_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no batch of"):
-        BulkPartitionWriter(tmp_path / "bulk-0", BUSY, batch_bytes=400).write_segment(100)
-
-
-def test_files_are_as_old_as_the_newest_batch(tmp_path: Path) -> None:
-    writer = BulkPartitionWriter(tmp_path / "bulk-0", BUSY, batch_bytes=400)
-    writer.write_segment(50_000)
-    assert (tmp_path / "bulk-0" / segment_name(0, "log")).stat().st_mtime_ns // 10**6 == writer.last_timestamp

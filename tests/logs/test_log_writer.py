@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.storage.log.checkpoints import LeaderEpoch, read_leader_epochs, read_offset_checkpoint
-from resnap.storage.log.indexes import AbortedTxn, read_offset_index, read_time_index, read_transaction_index
+from resnap.storage.log.checkpoints import read_offset_checkpoint
+from resnap.storage.log.indexes import read_time_index
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.message_set import read_legacy_message
 from resnap.storage.log.names import TopicPartition
@@ -117,15 +117,6 @@ def test_a_marker_says_how_the_transaction_ended(tmp_path: Path, *, commit: bool
     assert read_control_record(batch, read_header(batch)) == (COMMIT if commit else ABORT, 6, NOON)
 
 
-def test_segments_roll_before_the_batch_that_does_not_fit(tmp_path: Path) -> None:
-    batch_bytes = len(a_batch())
-    with PartitionWriter(tmp_path, segment_bytes=3 * batch_bytes) as writer:
-        for offset in range(7):
-            writer.append_batch(a_batch(offset=offset))
-    sizes = {int(path.stem): path.stat().st_size // batch_bytes for path in tmp_path.glob("*.log")}
-    assert sizes == {0: 3, 3: 3, 6: 1}
-
-
 def test_a_batch_larger_than_a_segment_has_one_for_itself(tmp_path: Path) -> None:
     with PartitionWriter(tmp_path, segment_bytes=10) as writer:
         writer.append_batch(a_batch(offset=0))
@@ -149,63 +140,11 @@ def test_an_empty_segment_is_not_rolled(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.glob("*.log")) == [f"{5:020}.log", f"{6:020}.log"]
 
 
-def test_every_index_entry_points_at_the_start_of_the_batch_with_its_last_offset(tmp_path: Path) -> None:
-    with PartitionWriter(tmp_path, segment_bytes=20_000, index_interval_bytes=700) as writer:
-        for turn in range(300):
-            writer.append_data(timestamps=NOON + turn, records=1 + turn % 5)
-    entries = 0
-    for path in tmp_path.glob("*.log"):
-        base = int(path.stem)
-        last_offsets = {position: header.last_offset for position, header in batches(path.read_bytes())}
-        for entry in read_offset_index(path.with_suffix(".index").read_bytes()):
-            assert last_offsets[entry.position] == base + entry.relative_offset
-            entries += 1
-    assert entries > 50
-
-
-def test_the_time_index_ends_with_the_largest_timestamp_of_its_segment(tmp_path: Path) -> None:
-    with PartitionWriter(tmp_path, index_interval_bytes=0) as writer:
-        for timestamp in (NOON, NOON + 50, NOON + 10, NOON + 20):
-            writer.append_data(timestamps=timestamp)
-        writer.roll()
-        writer.append_data(timestamps=-1)
-    first, second = sorted(tmp_path.glob("*.timeindex"))
-    assert read_time_index(first.read_bytes()) == [(NOON + 50, 1)]
-    assert second.read_bytes() == b""
-
-
-def test_an_aborted_transaction_is_indexed_in_the_segment_of_its_marker(tmp_path: Path) -> None:
-    with PartitionWriter(tmp_path) as writer:
-        for producer_id in (1, 2, 3):
-            writer.append_data(timestamps=NOON, producer_id=producer_id, producer_epoch=0, base_sequence=0,
-                               transactional=True)  # fmt: skip
-        assert writer.last_stable_offset == 0
-        writer.roll()
-        for producer_id, commit in ((2, False), (1, True), (3, False), (3, False)):
-            writer.append_marker(producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, timestamp=NOON,
-                                 commit=commit)  # fmt: skip
-        assert writer.last_stable_offset == writer.next_offset
-    (index,) = tmp_path.glob("*.txnindex")
-    assert index.name == f"{3:020}.txnindex"
-    assert read_transaction_index(index.read_bytes()) == [AbortedTxn(2, 1, 3, 0), AbortedTxn(3, 2, 5, 6)]
-
-
 def test_a_transaction_without_marker_stays_open(tmp_path: Path) -> None:
     with PartitionWriter(tmp_path) as writer:
         writer.append_data(timestamps=NOON, records=4)
         writer.append_data(timestamps=NOON, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True)
     assert (writer.open_transactions, writer.last_stable_offset) == ({1: 4}, 4)
-
-
-def test_a_leader_epoch_begins_with_its_first_batch(tmp_path: Path) -> None:
-    with PartitionWriter(tmp_path, leader_epoch=2) as writer:
-        writer.append_raw(b"older messages", last_offset=2)
-        for epoch in (2, 2, 5):
-            writer.leader_epoch = epoch
-            writer.append_data(timestamps=NOON)
-        writer.leader_epoch = 9
-    epochs = read_leader_epochs((tmp_path / "leader-epoch-checkpoint").read_bytes())
-    assert epochs == (LeaderEpoch(2, 3), LeaderEpoch(5, 5))
 
 
 def test_a_batch_below_the_log_end_is_refused(tmp_path: Path) -> None:
@@ -218,16 +157,6 @@ def test_raw_bytes_are_written_as_they_are(tmp_path: Path) -> None:
         assert writer.append_raw(b"anything", last_offset=7) == 0
         assert writer.next_offset == 8
     assert (tmp_path / f"{0:020}.log").read_bytes() == b"anything"
-
-
-def test_equal_seeds_write_equal_payloads_and_others_do_not(tmp_path: Path) -> None:
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        with PartitionWriter(tmp_path / name, seed=seed) as writer:
-            writer.append_data(timestamps=NOON, records=3, payload_bytes=200_000)
-    a, b, c = ((tmp_path / name / f"{0:020}.log").read_bytes() for name in "abc")
-    assert a == b
-    assert a != c
-    assert len(a) > 600_000
 
 
 def test_the_log_dir_reads_back_as_a_broker_left_it(tmp_path: Path) -> None:

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from resnap.replay.leader.append_validation import TRANSACTIONS_V2, AppendOrigin, ProducerBatch
 from resnap.replay.leader.known_snapshots import MemorySnapshots
 from resnap.replay.leader.producer_state_manager import ManagerSettings, ProducerStateManager
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
-from resnap.storage.errors import UsageError
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.storage.log.names import MAX_OFFSET
-from resnap.storage.log.record_batch import MAX_EPOCH, wrap_sequence
+from resnap.storage.log.record_batch import wrap_sequence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from resnap.replay.leader.append_validation import ValidationRules, VerificationGuard
-
-MAX_TIME: Final = 2**63 - 1
-"""Milliseconds that a timestamp can hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +45,8 @@ class _Client:
 class SimulatedPartition:
     """Each step is a method, called one at a time; ``now_ms`` is wall-clock time in milliseconds."""
 
-    def __init__(self, rules: ValidationRules, expiry: Expiry, now_ms: int, *, verification: bool = True) -> None:
-        self._settings = ManagerSettings(expiry=expiry, verification_enabled=verification, rules=rules)
+    def __init__(self, rules: ValidationRules, expiry: Expiry, now_ms: int) -> None:
+        self._settings = ManagerSettings(expiry=expiry, verification_enabled=True, rules=rules)
         self._snapshots = MemorySnapshots()
         self._log: list[tuple[int, ProducerBatch]] = []
         """Each batch with the offset after it."""
@@ -70,8 +66,6 @@ class SimulatedPartition:
         sequence: int | None = None,
         records: int = 1,
         transactional: bool = False,
-        timestamp: int | None = None,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
         verified: bool = True,
     ) -> Verdict:
         """Append a data batch; ``verified`` says whether its coordinator knows the transaction."""
@@ -81,34 +75,21 @@ class SimulatedPartition:
         base = self.log_end_offset
         batch = DataBatch(
             producer_id, epoch, sequence, wrap_sequence(sequence + records - 1), base, base + records - 1,
-            self.now_ms if timestamp is None else timestamp, transactional,
+            self.now_ms, transactional,
         )  # fmt: skip
-        checked = verified and origin in (AppendOrigin.CLIENT, AppendOrigin.COORDINATOR)
-        verdict = self._appended(batch, batch.last_offset + 1, origin, verified=checked)
+        verdict = self._appended(batch, batch.last_offset + 1, AppendOrigin.CLIENT, verified=verified)
         if verdict.verdict == "accepted":
             client.epoch, client.next_sequence = epoch, wrap_sequence(sequence + records)
         return verdict
 
-    def end_transaction(
-        self,
-        producer_id: int,
-        *,
-        commit: bool = True,
-        epoch: int | None = None,
-        coordinator_epoch: int = 0,
-        timestamp: int | None = None,
-        origin: AppendOrigin = AppendOrigin.COORDINATOR,
-    ) -> Verdict:
-        """Append a marker; with transactions v2 it has the next epoch, in which the producer continues."""
+    def end_transaction(self, producer_id: int, *, epoch: int | None = None) -> Verdict:
+        """Append a commit marker; with transactions v2 it has the next epoch, in which the producer continues."""
         client = self._clients.setdefault(producer_id, _Client())
         bumps = self._settings.rules.transactions_v2
         if epoch is None:
             epoch = client.epoch + 1 if bumps else client.epoch
-        if epoch > MAX_EPOCH:
-            raise _used_up(producer_id)
-        stamp = self.now_ms if timestamp is None else timestamp
-        marker = Marker(producer_id, epoch, coordinator_epoch, self.log_end_offset, stamp, commit)
-        verdict = self._appended(marker, marker.offset + 1, origin, verified=False)
+        marker = Marker(producer_id, epoch, 0, self.log_end_offset, self.now_ms, commit=True)
+        verdict = self._appended(marker, marker.offset + 1, AppendOrigin.COORDINATOR, verified=False)
         if verdict.verdict == "accepted" and epoch > client.epoch:
             client.epoch, client.next_sequence = epoch, 0
         return verdict
@@ -116,15 +97,11 @@ class SimulatedPartition:
     def bump(self, producer_id: int) -> Verdict:
         """Move the producer to the next epoch, from sequence 0 on, as after ``InitProducerId``."""
         client = self._clients.setdefault(producer_id, _Client())
-        if client.epoch >= MAX_EPOCH - 1:
-            raise _used_up(producer_id)
         client.epoch, client.next_sequence = client.epoch + 1, 0
         return Verdict(verdict="done", detail=f"the producer sends epoch {client.epoch} from now on")
 
     def wait(self, ms: int) -> Verdict:
         """Let time pass; the broker's periodic check runs as often as it is due."""
-        if self.now_ms + ms > MAX_TIME:
-            raise UsageError(f"{ms} ms after {self.now_ms} no timestamp can be written", hint="wait less")
         self.now_ms += ms
         interval = self._settings.expiry.check_interval_ms
         checks = (self.now_ms - self._checked_ms) // interval
@@ -132,10 +109,6 @@ class SimulatedPartition:
             return Verdict(verdict="done", detail="no check was due")
         self._checked_ms += checks * interval
         return self._expired(self.manager.remove_expired(self._checked_ms))
-
-    def expire(self) -> Verdict:
-        """Run the check for expired producers now."""
-        return self._expired(self.manager.remove_expired(self.now_ms))
 
     def set_expiration(self, expiration_ms: int) -> Verdict:
         """Change ``producer.id.expiration.ms`` of the running broker, effective at the next check."""
@@ -170,14 +143,7 @@ class SimulatedPartition:
         return self._reload(self._bases[-2:] if clean else self._bases)
 
     def truncate(self, offset: int) -> Verdict:
-        """Truncate the log, as a follower does whose leader never had the rest.
-
-        A batch that reaches beyond ``offset`` is removed as a whole, and its offsets below that stay unused.
-        """
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise UsageError(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
-        if offset == self.log_end_offset:
-            return Verdict(verdict="done", detail="nothing to cut off: the log ends there")
+        """Truncate the log, as a follower does whose leader never had the rest."""
         self._log = [(end, batch) for end, batch in self._log if end <= offset]
         self.log_end_offset = offset
         self._bases = [base for base in self._bases if base <= offset]
@@ -185,8 +151,6 @@ class SimulatedPartition:
 
     def delete_records(self, offset: int) -> Verdict:
         """Move the log start to ``offset``; no producer is forgotten by that."""
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise UsageError(f"offset {offset} is not within {self.log_start_offset} and {self.log_end_offset}")
         self.log_start_offset = offset
         self._bases = [base for base, end in pairwise([*self._bases, MAX_OFFSET]) if end > offset]
         self.manager.log_start_incremented(offset)
@@ -251,7 +215,3 @@ class SimulatedPartition:
         self.manager.take_snapshot()
         loaded = f"loaded the snapshot at {begun}" if begun in self.manager.snapshots else "loaded no snapshot"
         return Verdict(verdict="done", detail=f"{loaded}; batches replayed: {len(replayed)}")
-
-
-def _used_up(producer_id: int) -> UsageError:
-    return UsageError(f"producer {producer_id} has used up its epochs", hint="it would get a new producer id")

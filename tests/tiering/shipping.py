@@ -30,7 +30,7 @@ from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from resnap.replay.results import BoundaryResult, PartitionResult
@@ -104,13 +104,7 @@ class Order:
     rules: ReplayRules
     staged: Path
 
-    def ship(
-        self,
-        store: ObjectStore,
-        *,
-        expect: Callable[[int, int], None] = lambda _segments, _size: None,
-        progress: Callable[[int, int], None] = lambda _segments, _size: None,
-    ) -> PartitionShipment | None:
+    def ship(self, store: ObjectStore) -> PartitionShipment | None:
         """Ship what is left into ``store``."""
         if self.result is None:
             return None
@@ -120,8 +114,8 @@ class Order:
             staged=LocalObjectStore(self.staged),
             rules=self.rules,
             now_ms=lambda: LATER_MS,
-            expect=expect,
-            progress=progress,
+            expect=lambda *_: None,
+            progress=lambda *_: None,
         )
         return shipper.ship_partition(self.provenance, self.candidates, self.result)
 

@@ -3,11 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.errors import FormatError
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.tiering.installing.staging_area import (
     Fingerprint,
@@ -66,24 +64,6 @@ def test_what_is_written_is_read_again(segments: list[SegmentPrint], snapshots: 
         snapshots=tuple(sorted(snapshots, key=lambda s: s.offset)),
     )
     assert read_fingerprint(write_fingerprint(fingerprint)) == fingerprint
-
-
-@given(st.binary() | st.sampled_from([b"[]", b'{"version": 1}', b'{"version": true, "segments": [], "snapshots": []}']))
-def test_an_invalid_fingerprint_is_a_format_error(text: bytes) -> None:
-    with pytest.raises(FormatError):
-        read_fingerprint(text)
-
-
-@given(st.data())
-def test_one_that_is_cut_short_is_refused(data: st.DataObject) -> None:
-    whole = write_fingerprint(MADE).rstrip()
-    with pytest.raises(FormatError):
-        read_fingerprint(whole[: data.draw(st.integers(0, len(whole) - 1))])
-
-
-def test_what_a_broker_appends_rolls_and_deletes_makes_nothing_stale() -> None:
-    assert stale(SEGMENTS) == {}
-    assert stale((*SEGMENTS, a_segment(60), a_segment(70))[3:], first=30) == {}
 
 
 def test_only_what_depends_on_a_changed_segment_is_stale() -> None:

@@ -55,13 +55,6 @@ def installs(*offsets: int, left_out: int = 0) -> list[Decision]:
     return [Decision(offset=offset, outcome=Outcome.INSTALLED, entries=1, left_out=left_out) for offset in offsets]
 
 
-def test_only_segment_bases_above_the_log_start_have_a_place(tmp_path: Path) -> None:
-    inventory = a_directory(tmp_path, {})
-    assert outcomes([0, 10, 15, 30, 40], inventory) == [
-        Outcome.BELOW_LOG_START, Outcome.INSTALLED, Outcome.STALE, Outcome.INSTALLED, Outcome.STALE,
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("there", "unasked", "asked"),
     [
@@ -85,12 +78,6 @@ def test_each_kind_is_replaced_only_if_it_was_named(tmp_path: Path) -> None:
     assert outcomes([10, 20], inventory, {Replace.FALSE_EMPTY}) == [Outcome.NOT_ASKED, Outcome.REPLACED]
 
 
-def test_a_directory_without_snapshots_needs_one_at_its_last_base(tmp_path: Path) -> None:
-    inventory = a_directory(tmp_path, {})
-    assert {one.outcome for one in with_tail_judged(installs(10, 20), inventory)} == {Outcome.TAIL_UNCOVERED}
-    assert with_tail_judged(installs(10, 30), inventory) == installs(10, 30)
-
-
 def test_a_stray_covers_no_tail_since_a_broker_deletes_it(tmp_path: Path) -> None:
     inventory = a_directory(tmp_path, {15: ENTRY})
     assert {one.outcome for one in with_tail_judged(installs(10, 20), inventory)} == {Outcome.TAIL_UNCOVERED}
@@ -99,12 +86,6 @@ def test_a_stray_covers_no_tail_since_a_broker_deletes_it(tmp_path: Path) -> Non
 @pytest.mark.parametrize("offset", [20, 30, 35])
 def test_a_snapshot_of_the_brokers_own_covers_the_tail(tmp_path: Path, offset: int) -> None:
     assert with_tail_judged(installs(10), a_directory(tmp_path, {offset: ENTRY})) == installs(10)
-
-
-def test_what_lacks_a_producer_goes_below_the_newest_and_never_above_it(tmp_path: Path) -> None:
-    inventory = a_directory(tmp_path, {20: ENTRY})
-    judged = with_tail_judged(installs(10, 30, left_out=2), inventory)
-    assert [one.outcome for one in judged] == [Outcome.INSTALLED, Outcome.TAIL_INCOMPLETE]
 
 
 def test_where_the_broker_has_none_one_that_lacks_a_producer_is_better_than_nothing(tmp_path: Path) -> None:

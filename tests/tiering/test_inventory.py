@@ -8,7 +8,7 @@ import pytest
 from resnap.storage.errors import LogDirError
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
 from resnap.storage.log.names import segment_name
-from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
+from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.tiering.judging.inventory import (
     BoundaryStatus,
     Compaction,
@@ -55,59 +55,6 @@ def inventories(data: Path, cleanup_policies: dict[str, str] | None = None) -> d
     return {str(found.partition.topic_partition): found for found in inventory.partitions}
 
 
-@pytest.mark.parametrize("name", ["dash-ed.topic_1-0", "legacy-0", "payments-0", "payments-1"])
-def test_a_2_7_broker_leaves_the_last_two_bases_and_the_log_end(
-    name: str, fixture_set: Callable[[str], FixtureSet]
-) -> None:
-    found = inventories(fixture_set("kafka-2.7.2").data)[name]
-    missing = [boundary.offset for boundary in found.boundaries if boundary.state is SnapshotState.MISSING]
-    assert tuple(missing) == found.partition.boundaries[:-2]
-    assert found.lost == len(missing) > 0
-    assert [boundary.offset for boundary in found.boundaries] == list(found.partition.boundaries)
-    assert all(boundary.segment.next_base_offset == boundary.offset for boundary in found.boundaries)
-    assert found.log_end is not None
-    assert found.log_end.offset > found.partition.segments[-1].base_offset
-    assert found.strays == ()
-
-
-def test_what_a_broker_left_is_counted_entry_by_entry(fixture_set: Callable[[str], FixtureSet]) -> None:
-    there = [
-        boundary
-        for found in inventories(fixture_set("kafka-2.7.2").data).values()
-        for boundary in found.boundaries
-        if boundary.path is not None
-    ]
-    assert {boundary.state for boundary in there} <= {SnapshotState.PRESENT, SnapshotState.EMPTY}
-    assert {boundary.path: boundary.entries for boundary in there} == {
-        boundary.path: len(load_snapshot(Path(boundary.path))) for boundary in there if boundary.path is not None
-    }
-    assert sum(boundary.entries or 0 for boundary in there) > 0
-
-
-def test_snapshots_of_a_log_without_producers_are_empty_and_usable(
-    fixture_set: Callable[[str], FixtureSet],
-) -> None:
-    for found in inventories(fixture_set("kafka-2.7.2-no-producers").data).values():
-        tail = found.boundaries[-2:]
-        assert [(boundary.state, boundary.entries) for boundary in tail] == [(SnapshotState.EMPTY, 0)] * 2
-        assert found.lost == len(found.boundaries) - 2
-
-
-def test_an_upgraded_partition_lacks_only_what_the_old_broker_deleted(
-    fixture_set: Callable[[str], FixtureSet],
-) -> None:
-    found = inventories(fixture_set("kafka-2.7.2-then-3.9.1").data)["payments-0"]
-    states = [boundary.state.is_usable for boundary in found.boundaries]
-    assert states == sorted(states), "the missing ones come first"
-    assert 0 < found.lost < len(found.boundaries)
-
-
-def test_killing_a_broker_leaves_no_snapshot_at_the_log_end(fixture_set: Callable[[str], FixtureSet]) -> None:
-    found = inventories(fixture_set("kafka-2.7.2-killed").data)
-    assert found
-    assert {partition.log_end for partition in found.values()} == {None}
-
-
 @pytest.mark.parametrize(
     ("body", "state", "entries"),
     [
@@ -129,19 +76,6 @@ def test_a_snapshot_is_judged_by_its_bytes(
     assert (found.state, found.entries) == (state, entries)
     assert found.path == str(tmp_path / "payments-0" / segment_name(10, "snapshot"))
     assert (found.detail is not None) == (state is SnapshotState.CORRUPT)
-
-
-def test_the_status_of_a_corrupt_snapshot_says_what_is_wrong_and_where(tmp_path: Path) -> None:
-    detail = status_of(tmp_path, a_snapshot(1) + b"more").detail
-    assert detail == "producer snapshot length at byte 56: expected 56 bytes for 1 entry, found 60 bytes"
-
-
-def test_a_missing_snapshot_has_neither_path_nor_entries(tmp_path: Path) -> None:
-    inventory = take_partition_inventory(load_partition_dir(a_directory(tmp_path, {20: a_snapshot(1)})))
-    states = [boundary.state for boundary in inventory.boundaries]
-    assert states == [SnapshotState.MISSING, SnapshotState.PRESENT, SnapshotState.MISSING]
-    assert (inventory.boundaries[0].path, inventory.boundaries[0].entries) == (None, None)
-    assert inventory.lost == 2
 
 
 def test_of_the_snapshots_at_no_base_only_the_newest_can_be_that_of_the_log_end(tmp_path: Path) -> None:
@@ -189,25 +123,6 @@ def test_a_snapshot_that_cannot_be_read_sets_its_partition_apart_and_no_other(tm
     assert problem.path == tmp_path / "orders-0"
     assert isinstance(problem.error, LogDirError)
     assert str(unreadable) in str(problem.error)
-
-
-def test_problems_of_the_log_dir_are_carried_along(tmp_path: Path) -> None:
-    a_directory(tmp_path, {})
-    (tmp_path / "replication-offset-checkpoint").write_text("7\n")
-    log_dir = load_log_dir(tmp_path)
-    assert take_inventory(log_dir).problems == log_dir.problems != ()
-
-
-def test_the_cleaners_checkpoint_shows_compaction_and_its_silence_only_suggests_there_is_none(
-    fixture_set: Callable[[str], FixtureSet],
-) -> None:
-    found = inventories(fixture_set("kafka-2.7.2").data)
-    compacted = found.pop("compacted-0")
-    assert compacted.compaction is Compaction.COMPACTED
-    assert compacted.compaction_origin is CompactionOrigin.CLEANER_CHECKPOINT
-    assert {(other.compaction, other.compaction_origin) for other in found.values()} == {
-        (Compaction.ASSUMED_NOT, CompactionOrigin.NONE)
-    }
 
 
 @pytest.mark.parametrize(

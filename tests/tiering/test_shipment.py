@@ -33,12 +33,11 @@ from tests.tiering.shipping import (
     UPGRADED,
     an_order,
     check_objects,
-    is_manifest,
     manifest_keys,
     manifests,
     tier,
 )
-from tests.tiering.stores import ActingStore, FullStore, RecordingStore, flip_byte
+from tests.tiering.stores import ActingStore, FullStore, flip_byte
 from tests.tiering.test_delivery import Watched
 
 if TYPE_CHECKING:
@@ -79,10 +78,6 @@ def shipped_by(order: Order, store: ObjectStore) -> PartitionShipment:
 
 def bases(shipment: PartitionShipment) -> list[int]:
     return [shipped.base_offset for shipped in shipment.shipped]
-
-
-def ends(order: Order) -> list[int]:
-    return [segment.next_base_offset or 0 for segment in order.candidates.segments]
 
 
 class Counting(Watched):
@@ -132,20 +127,6 @@ def test_where_a_store_does_not_check_what_it_takes_each_object_is_read_back(kin
         "put": objects + segments, "read": objects + segments, "list": 2 * FOLDERS + segments,
         "get": OF_RETENTION,
     }  # fmt: skip
-
-
-def test_progress_counts_segments_and_the_bytes_of_their_logs(order: Order, memory_store: ObjectStore) -> None:
-    expected: list[tuple[int, int]] = []
-    told: list[tuple[int, int]] = []
-    shipment = order.ship(
-        memory_store,
-        expect=lambda segments, size: expected.append((segments, size)),
-        progress=lambda segments, size: told.append((segments, size)),
-    )
-    assert shipment is not None
-    sizes = [segment.size_bytes for segment in shipment.eligibility.segments]
-    assert expected == [(len(sizes), sum(sizes))]
-    assert told == [(1, size) for size in sizes]
 
 
 @pytest.mark.parametrize("room", [*range(8), 20, 23])
@@ -349,28 +330,6 @@ def test_a_manifest_damaged_in_the_store_fails_the_shipment_and_not_its_segment(
     assert failure.file == key
     assert shipment.shipped == []
     assert Reason.DAMAGED not in {refusal.reason for refusal in shipment.eligibility.refusals}
-
-
-def test_two_runs_side_by_side_leave_one_manifest_for_each_segment(order: Order, memory_store: ObjectStore) -> None:
-    """Both listed the empty store before either wrote."""
-    first, second = shipped_by(order, memory_store), shipped_by(order, memory_store)
-    assert (second.shipped, second.already) == ([], len(first.shipped))
-    assert len(manifest_keys(memory_store)) == len(first.shipped)
-
-
-def test_every_object_of_a_segment_precedes_its_manifest_and_follows_the_one_before(
-    order: Order, memory_store: ObjectStore
-) -> None:
-    recording = RecordingStore(memory_store)
-    shipped_by(order, recording)
-    named = dict(zip(manifest_keys(memory_store), manifests(memory_store), strict=True))
-    pending: set[str] = set()
-    for key in recording.written:
-        pending.add(key)
-        if is_manifest(key):
-            assert pending == {entry.key for entry in named[key].objects} | {key}
-            pending.clear()
-    assert not pending
 
 
 def test_what_another_run_ships_before_the_lease_is_taken_is_not_shipped_beside(

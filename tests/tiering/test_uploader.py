@@ -16,10 +16,7 @@ from resnap.storage.errors import (
 )
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.manifest import (
-    Manifest,
-    write_manifest,
-)
+from resnap.storage.layouts.manifest import write_manifest
 from resnap.storage.layouts.segments import NewSegment, Provenance, ShippedMeanwhileError, ShippedSegment
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
@@ -46,6 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resnap.storage.crc32c import Buffer
+    from resnap.storage.layouts.manifest import (
+        Manifest,
+    )
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
     from tests.fixture_sets import FixtureSet
@@ -197,14 +197,6 @@ def test_a_manifest_that_the_store_changes_is_an_error_and_makes_nothing_visible
             cargo.find(memory_store)
     else:
         assert cargo.find(memory_store) is None
-
-
-def test_the_same_content_has_the_same_keys_and_the_first_manifest_stays(cargo: Cargo, store: ObjectStore) -> None:
-    first = cargo.ship(store, now_ms=1)
-    before = {info.key: store.get(info.key) for info in store.list()}
-    assert cargo.ship(store, now_ms=2).objects == first.objects
-    assert {info.key: store.get(info.key) for info in store.list()} == before
-    assert the_manifest(store).created_at_ms == 1
 
 
 def test_other_content_has_other_keys_and_overwrites_nothing(fixture_set: Sets, memory_store: ObjectStore) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.storage.errors import FormatError, LogDirError, UsageError
-from resnap.storage.log.log_dir import SetAsideDir, load_log_dir, load_partition_dir, open_log_dir_or_partition
+from resnap.storage.log.log_dir import load_log_dir, load_partition_dir, open_log_dir_or_partition
 from resnap.storage.log.names import DirKind, TopicPartition, segment_name
 from resnap.storage.log.partition_dir import Checkpoints
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 UNIQUE = "0123456789abcdef0123456789abcdef"
 PAYMENTS = TopicPartition("payments", 0)
-TOPIC_ID = "4b5LHVYGSd6hZLkq1gTyOw"
 
 
 def make_partition(log_dir: Path, name: str, *files: str) -> Path:
@@ -71,19 +70,6 @@ def test_a_real_partition_shows_every_live_file_with_its_length(
         assert found == there
 
 
-def test_an_upgraded_partition_shows_its_topic_id(fixture_set: Callable[[str], FixtureSet]) -> None:
-    partitions = load_log_dir(fixture_set("kafka-2.7.2-then-3.9.1").data).partitions
-    assert {partition.topic_id for partition in partitions if partition.topic_partition.topic == "payments"} == {
-        "hB0sdH4WT1qRrTrcZne_hA"
-    }
-
-
-def test_the_metadata_log_is_never_a_partition(fixture_set: Callable[[str], FixtureSet]) -> None:
-    log_dir = load_log_dir(fixture_set("kafka-3.9.1-kraft").data)
-    assert log_dir.set_aside == (SetAsideDir(path=log_dir.path / "__cluster_metadata-0", kind=DirKind.METADATA),)
-    assert "__cluster_metadata" not in {partition.topic_partition.topic for partition in log_dir.partitions}
-
-
 def test_a_killed_broker_left_no_clean_shutdown_and_padded_indexes(fixture_set: Callable[[str], FixtureSet]) -> None:
     log_dir = load_log_dir(fixture_set("kafka-2.7.2-killed").data)
     assert not log_dir.clean_shutdown
@@ -106,11 +92,6 @@ def test_a_segment_carries_what_the_file_system_says_of_its_log(tmp_path: Path) 
     status = Path(segment.path).stat()
     assert (segment.size_bytes, segment.mtime_ns, segment.inode) == (status.st_size, status.st_mtime_ns, status.st_ino)
     assert (segment.index_bytes, segment.txnindex_bytes) == (len("00000000000000000005.index"), None)
-
-
-def test_the_other_files_of_a_segment_stand_beside_its_log(tmp_path: Path) -> None:
-    (segment,) = load_partition_dir(make_segments(tmp_path, "payments-0", 5)).segments
-    assert Path(segment.sibling("index")) == tmp_path / "payments-0/00000000000000000005.index"
 
 
 def test_a_snapshot_is_found_by_its_exact_offset(tmp_path: Path) -> None:
@@ -173,11 +154,6 @@ def test_the_log_start_offset_comes_from_the_checkpoint_before_the_first_segment
     assert load_partition_dir(path).log_start_offset == 40
     checkpoints = Checkpoints(log_start_offsets={PAYMENTS: 55})
     assert load_partition_dir(path, checkpoints=checkpoints).log_start_offset == 55
-
-
-def test_without_checkpoints_their_values_are_unknown(tmp_path: Path) -> None:
-    partition = load_partition_dir(make_segments(tmp_path, "payments-0", 0))
-    assert (partition.high_watermark, partition.recovery_point, partition.cleaner_offset) == (None, None, None)
 
 
 class VanishingFiles:
@@ -275,17 +251,6 @@ def test_a_partition_directory_may_be_a_link(tmp_path: Path) -> None:
     assert len(partition.segments) == 1
 
 
-def test_damaged_partition_metadata_is_the_problem_of_its_partition_alone(tmp_path: Path) -> None:
-    file = make_segments(tmp_path, "orders-0", 0) / "partition.metadata"
-    file.write_bytes(b"version: 0\ntopic_id: nonsense")
-    (make_segments(tmp_path, "payments-0", 0) / "partition.metadata").write_text(f"version: 0\ntopic_id: {TOPIC_ID}")
-    log_dir = load_log_dir(tmp_path)
-    assert [(p.topic_partition, p.topic_id) for p in log_dir.partitions] == [(PAYMENTS, TOPIC_ID)]
-    (problem,) = log_dir.problems
-    assert problem.path == file.parent
-    assert str(problem.error).startswith(f"{file}: topic_id at byte 11")
-
-
 def test_a_damaged_checkpoint_is_a_problem_and_leaves_its_values_unknown(tmp_path: Path) -> None:
     make_segments(tmp_path, "payments-0", 20)
     damaged = tmp_path / "replication-offset-checkpoint"
@@ -307,68 +272,6 @@ def test_a_file_that_speaks_for_the_log_dir_and_cannot_be_read_ends_it(name: str
     (tmp_path / name).mkdir()  # opens, and gives an error when read, also to root
     with pytest.raises(LogDirError, match=name):
         load_log_dir(tmp_path)
-
-
-def test_damaged_meta_properties_are_a_problem_and_leave_the_broker_unknown(tmp_path: Path) -> None:
-    make_segments(tmp_path, "payments-0", 0)
-    (tmp_path / "meta.properties").write_bytes(b"version=7\nbroker.id=1\n")
-    log_dir = load_log_dir(tmp_path)
-    assert (log_dir.cluster_id, log_dir.broker_id, len(log_dir.partitions)) == (None, None, 1)
-    assert [problem.path.name for problem in log_dir.problems] == ["meta.properties"]
-
-
-class ClosedTo:
-    """Denies one path to every user: the tests may run as root, which permissions do not stop."""
-
-    def __init__(self, closed: Path) -> None:
-        self._open, self._scandir, self._closed = os.open, os.scandir, str(closed)
-
-    def _check(self, path: object) -> None:
-        if str(path) == self._closed:
-            raise PermissionError(13, "Permission denied", self._closed)
-
-    def open(self, path: Any, *arguments: Any, **options: Any) -> int:
-        self._check(path)
-        return self._open(path, *arguments, **options)
-
-    def scandir(self, path: Any = ".") -> Any:
-        self._check(path)
-        return self._scandir(path)
-
-
-@pytest.fixture
-def close_to_us(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
-    def close(path: Path) -> None:
-        closed = ClosedTo(path)
-        monkeypatch.setattr("resnap.storage.log.partition_dir.os.open", closed.open)
-        monkeypatch.setattr("resnap.storage.log.log_dir.os.scandir", closed.scandir)
-
-    return close
-
-
-def test_a_partition_without_permission_does_not_hide_the_others(
-    tmp_path: Path, close_to_us: Callable[[Path], None]
-) -> None:
-    closed = make_segments(tmp_path, "orders-0", 0)
-    make_segments(tmp_path, "payments-0", 0)
-    close_to_us(closed)
-    log_dir = load_log_dir(tmp_path)
-    assert [partition.topic_partition for partition in log_dir.partitions] == [PAYMENTS]
-    (problem,) = log_dir.problems
-    assert problem.path == closed
-    assert isinstance(problem.error, LogDirError)
-    assert str(problem.error) == f"no permission to read {closed}"
-    assert problem.error.hint is not None
-
-
-def test_a_log_dir_without_permission_is_refused_with_a_hint(
-    tmp_path: Path, close_to_us: Callable[[Path], None]
-) -> None:
-    close_to_us(tmp_path)
-    for load in (load_log_dir, open_log_dir_or_partition):
-        with pytest.raises(LogDirError, match="no permission to read") as caught:
-            load(tmp_path)
-        assert caught.value.hint is not None
 
 
 def test_a_partition_that_the_system_cannot_read_is_a_problem(tmp_path: Path) -> None:
@@ -424,17 +327,6 @@ def test_paths_are_absolute_wherever_the_source_was_named_from(tmp_path: Path, m
         (partition,) = log_dir.partitions
         assert log_dir.path == tmp_path
         assert partition.segments[0].path == str(tmp_path / "payments-0/00000000000000000000.log")
-
-
-def test_a_source_that_is_missing_or_a_file_is_a_usage_error(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name, says in (("gone", "does not exist"), ("file", "is not a directory")):
-        for load in (load_log_dir, open_log_dir_or_partition):
-            with pytest.raises(UsageError, match=says) as caught:
-                load(tmp_path / name)
-            assert caught.value.hint is not None
-    with pytest.raises(UsageError, match="does not exist"):
-        load_partition_dir(tmp_path / "payments-0")
 
 
 @pytest.mark.parametrize(
