@@ -173,7 +173,8 @@ class Scene:
                 getattr(self, one)(store)
 
     def tier(self, store: ObjectStore) -> None:
-        if self.name != "brokers":
+        """Ship the segment, unless it is there; a run that is stopped has looked before any other began."""
+        if self.name != "brokers" and (isinstance(store, Stopping) or not self.visible()):
             tier(store, self.name, self.cargo)
 
     def replacer(self, store: ObjectStore) -> Replacer:
