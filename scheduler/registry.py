@@ -189,12 +189,12 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         f"{_VERBS}.quota:DESCRIBE", "Show the quotas that are set, and where.", "resnap quota describe"
     ),
     "quota simulate": CommandRow(
-        f"{_VERBS}.quota_simulate",
+        f"{_VERBS}.quota_simulate:SIMULATE",
         "Show which principals a quota would have throttled.",
         "resnap quota simulate /var/lib/kafka --rate 100",
     ),
     "quota advise": CommandRow(
-        f"{_VERBS}.quota_advise",
+        f"{_VERBS}.quota_simulate:ADVISE",
         "Find a rate that throttles few principals.",
         "resnap quota advise /var/lib/kafka --share 0.95",
     ),

@@ -158,6 +158,17 @@ def _join(value: object) -> str:
     return "; ".join(map(str, value)) if isinstance(value, list) else ""
 
 
+class SettingRow(TypedDict):
+    """One setting of a broker."""
+
+    name: Annotated[str, Column(title="SETTING")]
+    value: Annotated[int, "value_ms", Column(title="VALUE", right=True)]
+    level: Annotated[str, Column(title="FROM")]
+    offset: Annotated[int | None, Column(title="OFFSET", right=True)]
+    overruled: Annotated[list[str], Column(title="OVERRULES", show=_join)]
+    problems: Annotated[list[str], Column(title="PROBLEMS", show=_join)]
+
+
 class ConfigView(View["Reported[MetadataImage]"]):
     """A row per broker and setting.
 
@@ -166,15 +177,7 @@ class ConfigView(View["Reported[MetadataImage]"]):
 
     name = "settings"
     kind = "setting"
-    columns = (
-        Column(key="brokerId", title="BROKER", right=True),
-        Column(key="name", title="SETTING"),
-        Column(key="value", title="VALUE", right=True),
-        Column(key="level", title="FROM"),
-        Column(key="offset", title="OFFSET", right=True),
-        Column(key="overruled", title="OVERRULES", show=_join),
-        Column(key="problems", title="PROBLEMS", show=_join),
-    )
+    columns = (Column(key="brokerId", title="BROKER", right=True), *columns_of(SettingRow))
     _image: MetadataImage
 
     def __init__(self, static: Mapping[str, str]) -> None:
@@ -253,16 +256,7 @@ def _setting_rows(image: MetadataImage, static: Mapping[str, str]) -> Iterator[R
     for broker_id in _broker_ids(image):
         found = expiration_of(image, broker_id, _of_broker(static, broker_id))
         for setting in SETTINGS:
-            effective = found.settings[setting.name]
-            yield {
-                "brokerId": broker_id,
-                "name": effective.name,
-                "value": effective.value_ms,
-                "level": effective.level.value,
-                "offset": effective.offset,
-                "overruled": list(effective.overruled),
-                "problems": list(effective.problems),
-            }
+            yield {"brokerId": broker_id, **row_of(SettingRow, found.settings[setting.name])}
     known = {setting.name for setting in SETTINGS}
     for resource, values in image.configs.items():
         if resource.type == ResourceType.BROKER:

@@ -1,4 +1,8 @@
-"""`resnap quota simulate`: shows which principals a quota would have throttled, when, and for how long."""
+"""`resnap quota simulate` and `advise`: runs the producers of a log through a quota, principal by principal.
+
+The one shows which principals a rate would have throttled, when, and for how long; the other finds the rate that would
+have left most unthrottled, and its effect on others.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,23 +13,27 @@ from typing import Annotated
 import typer
 from typing_extensions import TypedDict
 
-from resnap.scheduler.cli.flags import ENGINE, METADATA, SPARK, STATE, STORE, TOPIC
+from resnap.scheduler.cli.flags import CLUSTER, ENGINE, METADATA, SERVER, SPARK, STATE, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.output.records import columns_of, instant_of, row_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
-from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, rules_of, uses_of
+from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, uses_of
 from resnap.storage.errors import UsageError
-from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, some
-from resnap.tiering.quota.active_producers import LogUses, Uses
-from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user
-from resnap.tiering.quota.simulation import PrincipalOutcome, Rules, simulate
+from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, some, span
+from resnap.tiering.judging.known_faults import MANY_ENTRIES
+from resnap.tiering.quota.active_producers import LogUses, Remembering, Uses
+from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user, user_name
+from resnap.tiering.quota.layers import life_cycle
+from resnap.tiering.quota.simulation import PrincipalOutcome, Rules, advised_rate, least_rate, simulate, without_limit
+from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 from resnap.tiering.quota.user_quotas import rates_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class SimulateAsked(Request):
     """Replay a log's producers through a quota, and show which principals it throttles, when, and for how long."""
 
     rate: Annotated[
@@ -53,13 +61,34 @@ class Asked(Request):
         typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
     ] = None
 
-    @property
-    def rules(self) -> Rules:
-        """The rules of the quota."""
-        return rules_of(
-            self.profile, self.samples, self.window_seconds, self.unit, self.false_positive_rate,
-            permissive=self.permissive,
-        )  # fmt: skip
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviseAsked(Request):
+    """Find the rate that would not have throttled the quietest 99 % of principals, and what it stops."""
+
+    share: Annotated[
+        float,
+        typer.Option(
+            "--share", min=0.01, max=1, help="Share of principals, the quietest ones, that the rate must not throttle."
+        ),
+    ] = 0.99
+    principal_map: PrincipalFile = None
+    profile: Profile = "P-C"
+    samples: Samples = 11
+    window_seconds: WindowSeconds = 3600
+    unit: Unit = "hour"
+
+
+def _rules(request: SimulateAsked | AdviseAsked, false_positive_rate: float, *, permissive: bool) -> Rules:
+    """Return the rules of the quota that the flags ask for."""
+    window_ms, unit = request.window_seconds * 1000, RateUnit[request.unit.upper()]
+    cycle = life_cycle(request.profile, window_ms)
+    return Rules(
+        config=QuotaConfig(samples=request.samples, window_ms=window_ms, unit=unit),
+        # The same seed each time, so that the same log gives the same answer.
+        remembering=Remembering(cycle=cycle, false_positive_rate=false_positive_rate, seed=0),
+        permissive=permissive,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +99,7 @@ class LogRead(Result):
     unlimited: list[str]
 
 
-def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[PrincipalOutcome] | Unread]:
+def simulated(request: SimulateAsked, context: Context) -> Iterator[LogRead | Reported[PrincipalOutcome] | Unread]:
     """Yield what the quota would have done with the uses of producer ids in a log, principal by principal.
 
     Raises:
@@ -82,8 +111,9 @@ def run(request: Asked, context: Context) -> Iterator[LogRead | Reported[Princip
     if request.plot is not None:
         check_plot(request.plot)
     rates = _rates(request, context)
+    rules = _rules(request, request.false_positive_rate, permissive=request.permissive)
     with uses_of(request.scope, request.principal_map, context) as uses:
-        found = uses.map(partial(_simulate, rates=rates, rules=request.rules))
+        found = uses.map(partial(_simulate, rates=rates, rules=rules))
     unlimited = [one for one in found if isinstance(one, str)]
     several = f"{human_count(len(unlimited))} of {human_count(len(found))}"
     warnings = [f"principals without a rate are skipped: {several}, {one!r} the first of them" for one in unlimited[:1]]
@@ -105,7 +135,7 @@ def _simulate(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) -> 
     return simulate(principal, uses, rate, rules).counted() if len(uses.at_ms) else None
 
 
-def _rates(request: Asked, context: Context) -> UserRates:
+def _rates(request: SimulateAsked, context: Context) -> UserRates:
     if request.rate is not None:
         check_value(user(None), PRODUCER_IDS_RATE, request.rate)
         return UserRates(default=request.rate)
@@ -191,9 +221,130 @@ class SimulationView(View["LogRead | Reported[PrincipalOutcome] | Unread"]):
         )
 
 
-VERB = Verb(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice(Result):
+    """The rate that does not throttle the given share of principals; the first result. None if there is none."""
+
+    rate: float | None
+    most_producers: int | None
+    """How many producers one principal can then have in a partition before the first of them expires."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised(Result):
+    """What one principal needs, and what the advised rate would have done to it."""
+
+    new_ids: int
+    least_rate: float
+    """The rate at which it would not have been throttled."""
+    outcome: PrincipalOutcome
+
+
+def advised(request: AdviseAsked, context: Context) -> Iterator[Advice | Advised | Unread]:
+    """Find the rate, and yield what each principal needs, the most first.
+
+    Raises:
+        UsageError: a source cannot be listed.
+        ResnapError: Spark failed.
+
+    """
+    rules = _rules(request, 0.01, permissive=False)
+    with uses_of(request.scope, request.principal_map, context) as uses:
+        needs = [need for need in uses.map(partial(_need, rules=rules)) if need is not None]
+        rate = advised_rate([rate for rate, _, _ in needs], request.share) if needs else None
+        yield _advice(rate, rules, context)
+        rates = UserRates(default=rate or 0.0)
+        outcomes = uses.map(partial(_simulate, rates=rates, rules=rules)) if needs else []
+    of = {outcome.principal: outcome for outcome in outcomes if isinstance(outcome, PrincipalOutcome)}
+    for least, principal, new_ids in sorted(needs, reverse=True):
+        yield Advised(new_ids=new_ids, least_rate=least, outcome=of[user_name(principal)])
+    yield from uses.unread()
+
+
+def _advice(rate: float | None, rules: Rules, context: Context) -> Advice:
+    """Return the rate, with a warning where snapshots of a partition that one principal fills get too large."""
+    if rate is None:
+        return Advice(rate=None, most_producers=None)
+    expiration_ms, config = context.settings.expiration_ms, rules.config
+    most = int(config.burst(rate) + rate * config.unit.of(expiration_ms))
+    what = f"a snapshot of a partition in which one principal uses this rate for {span(expiration_ms)}"
+    states = LargeStates(context.settings, context.warn)
+    warnings = (states.judged(what, most),) if most >= MANY_ENTRIES else ()
+    return Advice(rate=rate, most_producers=most, warnings=warnings)
+
+
+def _need(principal: str, uses: Uses, *, rules: Rules) -> tuple[float, str, int] | None:
+    """Return the lowest rate that does not throttle a principal, and how many ids it used; None if it used none."""
+    if not len(uses.at_ms):
+        return None
+    free = without_limit(principal, uses, rules)
+    return least_rate(free.arrivals_ms, rules.config), principal, free.new_ids
+
+
+class AdvisedRow(TypedDict):
+    """One principal of `resnap quota advise`."""
+
+    principal: Annotated[str, "outcome.principal", Column(title="PRINCIPAL")]
+    newIds: Annotated[int, Column(title="NEW IDS", right=True)]
+    leastRate: Annotated[float, Column(title="LEAST RATE", right=True, show=number)]
+    untouched: Annotated[bool, lambda advised: not advised.outcome.is_throttled, Column(title="UNTOUCHED")]
+    refusedIds: Annotated[int, "outcome.refused", Column(title="REFUSED", right=True)]
+    throttledMs: Annotated[int, "outcome.throttled_ms", Column(title="THROTTLED", right=True, show=shown_duration)]
+
+
+class AdviceView(View[Advice | Advised | Unread]):
+    """A row per principal."""
+
+    name = "principals"
+    kind = "principal"
+    columns = columns_of(AdvisedRow)
+    _rate: float | None
+    _most: int | None
+
+    def __init__(self, *, unit: str, share: float, is_table: bool) -> None:
+        self._unit, self._share, self._is_table = unit, share, is_table
+        self._principals = self._untouched = 0
+
+    def row(self, result: Advice | Advised | Unread) -> Row | None:
+        """Return the row of a principal, and count it."""
+        if isinstance(result, Advice):
+            self._rate, self._most = result.rate, result.most_producers
+        if not isinstance(result, Advised):
+            return None
+        self._principals += 1
+        self._untouched += not result.outcome.is_throttled
+        return row_of(AdvisedRow, result)
+
+    def head(self) -> Row:
+        """Return the rate; people read it in the closing line."""
+        if self._is_table:
+            return {}
+        return {"rate": self._rate, "unit": self._unit, "share": self._share, "mostProducers": self._most}
+
+    def closing(self) -> Iterator[str]:
+        """Yield the advice in words."""
+        if self._rate is None:
+            yield "No producer id in it: nothing to advise."
+        else:
+            alone = f"{self._untouched} of {self._principals} principals"
+            yield f"Rate {number(self._rate)} (per {self._unit}) does not throttle {alone}."
+            yield (
+                f"With it, one principal has up to {human_count(self._most or 0)} producers in a partition before the"
+                " first of them expires."
+            )
+
+
+SIMULATE = Verb(
     takes=(TOPIC, METADATA, ENGINE, SPARK, STATE, STORE),
-    request=Asked,
-    run=run,
+    request=SimulateAsked,
+    run=simulated,
     view=lambda *_: SimulationView(),
+)
+ADVISE = Verb(
+    takes=(TOPIC, CLUSTER, SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, SPARK, STORE),
+    request=AdviseAsked,
+    run=advised,
+    view=lambda request, context: AdviceView(
+        unit=request.unit, share=request.share, is_table=context.settings.output == "table"
+    ),
 )

@@ -1,4 +1,4 @@
-"""Shared by `resnap quota simulate` and `advise`: a log's uses of producer ids by principal, and the quota's rules.
+"""A log's uses of producer ids by principal, for `resnap quota simulate` and `advise`.
 
 Headers are read where replays read them: by Spark's executors, or by this process. The uses, a time and an id each,
 thinned to one per second, stay there; the quota also runs there, principal by principal, and only its outcome is
@@ -20,11 +20,8 @@ from resnap.scheduler.job.contract import Context, Unread
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.words import human_count
 from resnap.tiering.controller.transactions.state_log import transactional_ids
-from resnap.tiering.quota.active_producers import LogUses, Remembering, Uses, in_time, joined, read_uses
-from resnap.tiering.quota.layers import life_cycle
+from resnap.tiering.quota.active_producers import LogUses, Uses, in_time, joined, read_uses
 from resnap.tiering.quota.principals import PrincipalMap, read_principal_map
-from resnap.tiering.quota.simulation import Rules
-from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 from resnap.tiering.selection import Scope, select
 
 if TYPE_CHECKING:
@@ -49,19 +46,6 @@ Profile = Annotated[
 Samples = Annotated[int, typer.Option("--samples", min=1, help="producer.id.quota.window.num")]
 WindowSeconds = Annotated[int, typer.Option("--window-seconds", min=1, help="producer.id.quota.window.size.seconds")]
 Unit = Annotated[Literal["hour", "second"], typer.Option("--unit", help="The unit of time of rates.")]
-
-
-def rules_of(
-    profile: str, samples: int, window_seconds: int, unit: str, false_positive_rate: float, *, permissive: bool
-) -> Rules:
-    """Return the rules of the quota that the flags ask for."""
-    window_ms = window_seconds * 1000
-    return Rules(
-        config=QuotaConfig(samples=samples, window_ms=window_ms, unit=RateUnit[unit.upper()]),
-        # The same seed each time, so that the same log gives the same answer.
-        remembering=Remembering(cycle=life_cycle(profile, window_ms), false_positive_rate=false_positive_rate, seed=0),
-        permissive=permissive,
-    )
 
 
 class UsesByPrincipal:

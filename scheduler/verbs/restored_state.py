@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from resnap.scheduler.job.reports import identity
 from resnap.scheduler.verbs.planned import MOST_NAMED
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import agreeing, first_of, instant, some
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from resnap.scheduler.output.rendering import Row
     from resnap.storage.disk import Disk
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster_state.state import ClusterState
@@ -113,7 +113,7 @@ class RestoredState:
             write_resets(self.resets, self.offsets_to, disk)
 
     @property
-    def row(self) -> Row:
+    def row(self) -> dict[str, Any]:
         """The same as plain values."""
         state, metadata = self.exported.state, self.exported.state.metadata
         return {
@@ -130,8 +130,7 @@ class RestoredState:
                     "offsets": len(reset.offsets),
                     "cut": [
                         {
-                            "topic": cut.topic_partition.topic,
-                            "partition": cut.topic_partition.partition,
+                            **identity(cut.topic_partition),
                             "committedOffset": cut.committed,
                             "endOffset": cut.end,
                         }
@@ -166,8 +165,8 @@ class RestoredState:
         row = self.row
         moment = instant(self.exported.state.taken_ms)
         yield (
-            f"As of {moment}: {some(_count(row, 'accessControlEntries'), 'access control entry')},"
-            f" {some(_count(row, 'quotas'), 'quota')} and {some(_count(row, 'scramCredentials'), 'credential')} {would}"
+            f"As of {moment}: {some(row['accessControlEntries'], 'access control entry')},"
+            f" {some(row['quotas'], 'quota')} and {some(row['scramCredentials'], 'credential')} {would}"
             "written there, too."
         )
         if self.resets and self.offsets_to is not None:
@@ -175,10 +174,6 @@ class RestoredState:
                 f"Offsets of {some(len(self.resets), 'consumer group')} {would}written to {self.offsets_to}: once the"
                 f" cluster runs, and before consumers start: sh {self.offsets_to / SCRIPT} HOST:PORT"
             )
-
-
-def _count(row: Row, name: str) -> int:
-    return row[name]  # type: ignore[return-value]
 
 
 def _left_out(state: ClusterState) -> Iterator[str]:

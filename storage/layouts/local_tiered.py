@@ -124,6 +124,18 @@ def object_key(
     ).key
 
 
+def log_key(
+    topic_partition: TopicPartition,
+    topic_id: str,
+    base_offset: int,
+    remote_id: str,
+    *,
+    key_prefix: str,  # noqa: ARG001 - another layout's
+) -> str:
+    """Return the key at which brokers read the log of a segment."""
+    return object_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
+
+
 def parse_key(key: str) -> LocalTieredKey | None:
     """Return the parts of a key of this layout, seen from any folder; None for any other key."""
     match = _KEY.fullmatch(key)
@@ -395,6 +407,7 @@ class LocalTiered:
     remedy_when_verified: str = REMEDY
     needed_parts: frozenset[str] = NEEDED
     """All but the transaction index."""
+    log_key = staticmethod(log_key)
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` belongs to a segment, seen from the brokers' folder or from above it."""
@@ -419,18 +432,6 @@ class LocalTiered:
             url_of_one=_URL_OF_ONE,
             incomplete=incomplete,
         )
-
-    def log_key(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: str,
-        base_offset: int,
-        remote_id: str,
-        *,
-        key_prefix: str,  # noqa: ARG002
-    ) -> str:
-        """Return the key at which brokers read the log of a segment."""
-        return object_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
     def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
         """Return None: brokers wrote the object, so it is where they read it."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.throttle import LOOK_S
@@ -62,14 +61,19 @@ def as_done(
     of the work by its caller, calls ``stop``, as closing the generator does; completed items are still yielded.
     ``look`` is called each second in which nothing completes, and raises to end the work.
     """
-    left = _Left(iter(items))
+    failures: list[ResnapError] = []
+    left = _until_error(items, failures)
     going: dict[Future[R], T] = {}
     with ThreadPoolExecutor(most, thread_name_prefix=name) as threads:
         try:
-            while left.is_more or going:
-                while left.is_more and len(going) < most and not any(future.done() for future in going):
-                    for item in left.take():
-                        going[threads.submit(copy_context().run, work, item)] = item
+            while True:
+                while len(going) < most and not any(future.done() for future in going):
+                    begun = [(threads.submit(copy_context().run, work, item), item) for item in islice(left, 1)]
+                    if not begun:
+                        break
+                    going.update(begun)
+                if not going:
+                    break
                 done = wait(going, LOOK_S, return_when=FIRST_COMPLETED).done
                 if not done:
                     look()
@@ -85,29 +89,18 @@ def as_done(
             if going:
                 stop()
                 threads.shutdown(wait=False, cancel_futures=True)
-    if left.failure is not None:
-        raise left.failure
+    if failures:
+        raise failures[0]
 
 
-@dataclass(slots=True)
-class _Left(Generic[T]):
-    """Items up to their end, or to an error of ours, which is stored."""
-
-    items: Iterator[T]
-    is_more: bool = True
-    failure: ResnapError | None = None
-
-    def take(self) -> list[T]:
-        """Return the next item, if there is one."""
-        try:
-            return [next(self.items)]
-        except StopIteration:
-            self.is_more = False
-        except CancelledError:
-            raise
-        except ResnapError as error:
-            self.is_more, self.failure = False, error
-        return []
+def _until_error(items: Iterable[T], failures: list[ResnapError]) -> Iterator[T]:
+    """Yield ``items`` up to their end, or to an error of ours, which is added to ``failures``."""
+    try:
+        yield from items
+    except CancelledError:
+        raise
+    except ResnapError as error:
+        failures.append(error)
 
 
 def _has_succeeded(future: Future[R]) -> bool:

@@ -6,10 +6,12 @@ Field names are those of Kafka's own dump tool. For a damaged file everything be
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from typing_extensions import TypedDict
 
 from resnap.scheduler.job.reports import producer_row, show_time
-from resnap.scheduler.output.records import record
+from resnap.scheduler.output.records import columns_of, record, row_of
 from resnap.scheduler.output.rendering import Answer, Column, Row, plain_text
 from resnap.scheduler.verbs.inspect.file_kinds import Kind
 from resnap.scheduler.verbs.inspect.segments import SegmentInspection
@@ -53,6 +55,24 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.manifest import AivenManifest
 
 
+def _words(value: object) -> str:
+    return " ".join(value) if isinstance(value, list) else plain_text(value)
+
+
+class TransactionRow(TypedDict):
+    """A transaction as one of its records has it."""
+
+    producerId: Annotated[int, Column(right=True)]
+    producerEpoch: Annotated[int, Column(right=True)]
+    previousProducerId: int
+    nextProducerId: int
+    state: Annotated[str, "state.kafka_name", Column()]
+    startTimestamp: Annotated[int, "start_ms", Column(show=show_time)]
+    lastUpdateTimestamp: Annotated[int, "update_ms", Column(show=show_time)]
+    timeoutMs: Annotated[int, Column(right=True)]
+    partitions: Annotated[list[str], lambda known: sorted(map(str, known.partitions)), Column(show=_words)]
+
+
 def inspect_transaction_state(file: OpenedFile) -> Answer:
     """Return a row per record, in which a forgotten id has no state, and one of a later version nothing but that."""
     inspection = SegmentInspection(
@@ -61,12 +81,8 @@ def inspect_transaction_state(file: OpenedFile) -> Answer:
     columns = (
         Column(key="offset", right=True),
         Column(key="transactionalId"),
-        *(Column(key=key, right=True) for key in ("version", "producerId", "producerEpoch")),
-        Column(key="state"),
-        Column(key="startTimestamp", show=show_time),
-        Column(key="lastUpdateTimestamp", show=show_time),
-        Column(key="timeoutMs", right=True),
-        Column(key="partitions", show=lambda found: " ".join(found) if isinstance(found, list) else plain_text(found)),
+        Column(key="version", right=True),
+        *columns_of(TransactionRow),
     )
     return Answer(name="records", kind="record", rows=_rows(file, inspection), columns=columns, tail=inspection.facts)
 
@@ -94,19 +110,7 @@ def _row(decoded: StateRecord) -> Row:
     }
     if decoded.value is None or decoded.transactional_id is None:
         return row
-    known = transaction_of(decoded.transactional_id, decoded.value)
-    return {
-        **row,
-        "producerId": known.producer_id,
-        "producerEpoch": known.producer_epoch,
-        "previousProducerId": known.previous_producer_id,
-        "nextProducerId": known.next_producer_id,
-        "state": known.state.kafka_name,
-        "startTimestamp": known.start_ms,
-        "lastUpdateTimestamp": known.update_ms,
-        "timeoutMs": known.timeout_ms,
-        "partitions": sorted(map(str, known.partitions)),
-    }
+    return {**row, **row_of(TransactionRow, transaction_of(decoded.transactional_id, decoded.value))}
 
 
 _TIME: Final = Column(key="timestamp", show=show_time)

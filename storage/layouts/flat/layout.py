@@ -23,7 +23,7 @@ from resnap.storage.layouts.flat.listing import (
     unnamed_objects,
     vouched_by_manifests,
 )
-from resnap.storage.layouts.local_tiered import NEEDED
+from resnap.storage.layouts.local_tiered import NEEDED, log_key
 from resnap.storage.layouts.local_tiered import object_key as brokers_key
 from resnap.storage.layouts.manifest import (
     TIER_AGAIN,
@@ -94,6 +94,7 @@ class Flat:
     tells_digests: bool = True
     remedy_when_verified: str = TIER_AGAIN
     remedy: str = "see `resnap verify URL`; delete the manifest to ship the segment again"
+    log_key = staticmethod(log_key)
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is a key of this layout."""
@@ -112,18 +113,6 @@ class Flat:
         wider = listing_prefix(within)
         found = listed if wider == within else store.list(wider)
         return shipped_log_dir(store, found, topics, within=within, topic_ids=topic_ids)
-
-    def log_key(
-        self,
-        topic_partition: TopicPartition,
-        topic_id: str,
-        base_offset: int,
-        remote_id: str,
-        *,
-        key_prefix: str,  # noqa: ARG002
-    ) -> str:
-        """Return the key at which brokers read the log of a segment: in the layout of ``LocalTieredStorage``."""
-        return brokers_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
     def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
         """Return which objects are missing, or are not where ``LocalTieredStorage`` reads them."""

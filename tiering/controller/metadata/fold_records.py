@@ -193,6 +193,11 @@ def set_partition(state: FoldState, record: PartitionRecord, place: Place) -> No
     )
 
 
+_LISTS: Final = ("replicas", "isr", "removing_replicas", "adding_replicas", "directories",
+                 "eligible_leader_replicas", "last_known_elr")  # fmt: skip
+"""What a change of a partition replaces, unless it is null."""
+
+
 def change_partition(state: FoldState, record: PartitionChangeRecord, place: Place) -> None:
     """Change a partition; a leader, even the same one, begins a leader epoch, every change a partition epoch."""
     _topic(state, record.topic_id, place)
@@ -200,17 +205,8 @@ def change_partition(state: FoldState, record: PartitionChangeRecord, place: Pla
     if before is None:
         raise place.wrong(f"partition {record.partition_id} of topic {record.topic_id} changes that was never created")
     recovery = before.leader_recovery_state
-    changed = {
-        "isr": record.isr,
-        "replicas": record.replicas,
-        "removing_replicas": record.removing_replicas,
-        "adding_replicas": record.adding_replicas,
-        "directories": record.directories,
-        "eligible_leader_replicas": record.eligible_leader_replicas,
-        "last_known_elr": record.last_known_elr,
-    }
     stays = record.leader == NO_LEADER_CHANGE
-    news: dict[str, Any] = {name: value for name, value in changed.items() if value is not None}
+    news: dict[str, Any] = {name: value for name in _LISTS if (value := getattr(record, name)) is not None}
     state.partitions[record.topic_id][record.partition_id] = replace(
         before,
         leader=before.leader if stays else record.leader,
