@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.disks import as_unprivileged_user, open_folder, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
+from tests.disks import as_unprivileged_user, open_folder, quick, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
 from tests.fixture_sets import FixtureSet, unpack
 from tests.processes import forget_processes, listen_to_processes, said_by_processes
 from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their names here

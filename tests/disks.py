@@ -33,6 +33,21 @@ def read_only_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """Give a folder in memory where there is such a file system: a sync on a busy disk takes long."""
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - the one place that is memory
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def quick() -> Iterator[Path]:
+    """A folder in memory, for tests that are not about how long a sync takes."""
+    with folder_in_memory() as folder:
+        yield folder
+
+
+@contextmanager
 def _mounted(path: Path, options: str) -> Iterator[Path]:
     path.mkdir()
     mount = subprocess.run(

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    import pytest
 
 _CHANGES_NAMES: Final = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir")
 _GIVES_A_NAME: Final = {"replace", "rename", "link"}
@@ -46,6 +46,8 @@ class Power:
     """Called after each step."""
     forgets: str | None = None
     """The sync that does nothing, as ``module.function`` of who asks for it."""
+    looks_at_names: bool = False
+    """Whether ``look`` is not called where only the bytes of a file were synced, which have no name to be found by."""
     synced: set[str] = field(default_factory=set)
     """All who asked for one."""
     _bytes: dict[int, bytes] = field(default_factory=dict)
@@ -65,6 +67,16 @@ class Power:
         for name in _CHANGES_NAMES:
             monkeypatch.setattr(os, name, self._watched(getattr(os, name)))
         monkeypatch.setattr(os, "fsync", self._fsync)
+
+    def watch(self, work: Callable[[], object], left: Path) -> None:
+        """Do ``work``, and write into ``left`` what a failure of the power would leave once it has returned."""
+        with pytest.MonkeyPatch.context() as watched:
+            self.begin(watched)
+            try:
+                work()
+            finally:
+                self.survivors(left, luck=Luck.NONE)
+                self.end()
 
     def survivors(self, into: Path, *, luck: Luck) -> Path:
         """Write into ``into``, a new directory, what a failure of the power would leave now."""
@@ -100,7 +112,8 @@ class Power:
                 path = f"/proc/self/fd/{descriptor}"
                 is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
                 (self._keep_names if is_folder else self._keep_bytes)(path)
-        self._step()
+        if not self.looks_at_names or stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            self._step()
 
     def _step(self) -> None:
         with self._guard:

@@ -17,16 +17,17 @@ import tempfile
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.scheduler.cli import run
+from tests.disks import folder_in_memory
 from tests.fixture_sets import unpack
 from tests.scheduler.installed import check_install, look
 from tests.scheduler.scenes import LOCAL, ON_WHAT_IS_SHIPPED, SET, Scene, one_partition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NUMBERS: Final = (errno.EIO, errno.ESTALE)
 PATIENCE_S: Final = 300
@@ -205,10 +206,9 @@ def main() -> None:
     """Print how each run went."""
     stops, *verbs = sys.argv[1:]
     os.environ["RESNAP_STATE_DIR"] = "none"
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
-    with tempfile.TemporaryDirectory(dir=where) as name:
-        tempfile.tempdir = name
-        stage = Stage(Path(name))
+    with folder_in_memory() as folder:
+        tempfile.tempdir = str(folder)
+        stage = Stage(folder)
         for verb in verbs:
             for one in runs(loaded(), stage, verb, int(stops)):
                 print(json.dumps(one._asdict()), flush=True)  # noqa: T201 - for the test

@@ -16,7 +16,10 @@ from resnap.tiering.run_cache.run_cache import FILE, decode_results
 from tests.scheduler.shipped import check_store, entries, files_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from tests.fixture_sets import FixtureSet
 
 SET: Final = "kafka-2.7.2-then-3.9.1"
 LOCAL: Final = ("--engine", "local", "--threads", "1", "--as-of", "roll")
@@ -128,3 +131,20 @@ class Scene:
     def _check_memory(self, left: Path) -> int:
         memories = [decode_results(path.read_bytes(), path.parent) for path in left.rglob(FILE)]
         return len(memories)
+
+
+def scenes(fixture: FixtureSet, base: Path) -> Callable[[str], Scene]:
+    """Return what gives, again and again, a new place below ``base`` in which a verb is to be run."""
+    log_dir, shipped, place = one_partition(fixture.data, base / "data"), base / "shipped", base / "place"
+
+    def made(verb: str) -> Scene:
+        shutil.rmtree(place, ignore_errors=True)
+        scene = Scene(log_dir, fixture.expected, place)
+        if verb in ON_WHAT_IS_SHIPPED:
+            if not shipped.exists():
+                assert scene.run("tier") == 0
+                shutil.move(scene.root / "store", shipped)
+            scene.begin_with(shipped, verb)
+        return scene
+
+    return made

@@ -10,13 +10,13 @@ import time
 import traceback
 import warnings
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
 from resnap.scheduler.cli.interrupts import heed_interrupts
+from tests.disks import folder_in_memory
 from tests.scheduler.read_faults import Place, Stage
 
 if TYPE_CHECKING:
@@ -43,10 +43,9 @@ class Ended(NamedTuple):
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
     """What all places begin with."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
-    with tempfile.TemporaryDirectory(dir=where) as name, pytest.MonkeyPatch.context() as patched:
+    with folder_in_memory() as folder, pytest.MonkeyPatch.context() as patched:
         patched.setenv("RESNAP_STATE_DIR", "none")
-        yield Stage(Path(name))
+        yield Stage(folder)
 
 
 def ended(place: Place, at_step: Callable[[int], None]) -> Ended:

@@ -6,19 +6,18 @@ import errno
 import io
 import json
 import os
-import shutil
 import signal
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
 from tests.scheduler.files import tree
-from tests.scheduler.scenes import ON_WHAT_IS_SHIPPED, SET, Scene, one_partition
+from tests.scheduler.scenes import SET, Scene, scenes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
 
@@ -70,28 +69,20 @@ def _opens_to_write(_path: object, mode: str = "r", *_: object) -> bool:
 
 
 @pytest.fixture
-def new_scene(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Iterator[Callable[[str], Scene]]:
+def new_scene(
+    fixture_set: Callable[[str], FixtureSet], quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], Scene]:
     """Give a place in which a verb can be run, with a temporary directory of its own; again and again."""
-    fixture = fixture_set(SET)
-    log_dir = one_partition(fixture.data, tmp_path / "data")
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
-    with tempfile.TemporaryDirectory(dir=where) as name, pytest.MonkeyPatch.context() as patched:
-        shipped = Path(name, "shipped")
-        place = Path(name, "place")
+    new = scenes(fixture_set(SET), quick)
 
-        def made(verb: str) -> Scene:
-            shutil.rmtree(place, ignore_errors=True)
-            scene = Scene(log_dir, fixture.expected, place)
-            (scene.root / "tmp").mkdir()
-            patched.setattr(tempfile, "tempdir", str(scene.root / "tmp"))
-            if verb in ON_WHAT_IS_SHIPPED:
-                if not shipped.exists():
-                    assert scene.run("tier") == 0
-                    shutil.move(scene.root / "store", shipped)
-                scene.begin_with(shipped, verb)
-            return scene
+    def made(verb: str) -> Scene:
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        scene = new(verb)
+        (scene.root / "tmp").mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(scene.root / "tmp"))
+        return scene
 
-        yield made
+    return made
 
 
 class Ended(NamedTuple):

@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,12 +21,13 @@ from resnap.tiering.installing.installation import Replace
 from resnap.tiering.installing.undo import MANIFEST_FILE, read_undo
 from resnap.tiering.selection import Scope
 from tests.clocks import FixedClock
-from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, kill_on_a_disk, killed_at
+from tests.power import Luck, Power
+from tests.scheduler.failing_disk import Killed, WatchedDisk, failing_at, kill_on_a_disk, killed_at
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, fill, lost_boundaries
 from tests.scheduler.installed import SET, check_install, copied, look, regenerate, staged_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from resnap.scheduler.verbs.install_staged import Installed
     from tests.fixture_sets import FixtureSet
@@ -78,16 +78,6 @@ def original(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.
     regenerate(place.data, place.staged, "--boundaries", "all")
     file_at(partition, lost_boundaries(partition)[0], "snapshot").write_bytes(b"rubbish")
     return place
-
-
-@pytest.fixture
-def quick(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a sync on a busy disk takes long, and is not tested here."""
-    if not os.access("/dev/shm", os.W_OK):  # noqa: S108 - the one place that is memory on every Linux
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
-        yield Path(name)
 
 
 @pytest.fixture
@@ -189,16 +179,15 @@ def test_a_disk_that_fails_at_any_step_is_reported_and_leaves_old_and_new_files_
         shutil.rmtree(place.root)
 
 
-def _watch_power(place: Place, forgets: frozenset[str] = frozenset()) -> None:
+def _watch_power(place: Place, forgets: str | None = None) -> None:
     """Install, and check after each step what a loss of power would leave, and at the end that all would be there."""
-    disk = PowerLossDisk(place.root, forgets)
     old = {path.name: path.read_bytes() for path in (place.data / PARTITION).glob("*.snapshot")}
     new = {Path(name).name: body for name, body in staged_in(place.staged).items()}
     left = Place(place.root.with_name(f"{place.root.name}-left"))
 
-    def check() -> None:
-        for names_survive in (False, True):
-            disk.survivors(left.root, names_survive=names_survive)
+    def check(power: Power) -> None:
+        for luck in Luck:
+            power.survivors(left.root, luck=luck)
             found = {path.name: path.read_bytes() for path in (left.data / PARTITION).glob("*.snapshot")}
             for name, body in found.items():
                 assert body in (old.get(name), new.get(name)), f"{name} is neither old nor new"
@@ -206,9 +195,7 @@ def _watch_power(place: Place, forgets: frozenset[str] = frozenset()) -> None:
             if found != old:
                 _check_kept(left, old)
 
-    disk.after_step = check
-    place.install(disk)
-    disk.survivors(left.root, names_survive=False)
+    Power(place.root, check, forgets).watch(place.install, left.root)
     assert is_complete(left)
     log_end = max(map(int, (Path(name).stem for name in old)))
     assert not file_at(left.data / PARTITION, log_end, "snapshot").exists()
@@ -230,8 +217,7 @@ def test_a_loss_of_power_after_any_step_leaves_old_and_new_files_only(place: Pla
 
 
 SYNCS = (
-    "_write.sync", "write_file.sync_directory", "remove_file.sync_directory", "make_directories.sync_directory",
-    "make_new_directory.sync_directory",
+    "disk._write", "disk.write_file", "disk.remove_file", "disk.make_directories", "disk.make_new_directory",
 )  # fmt: skip
 
 
@@ -239,7 +225,7 @@ SYNCS = (
 @pytest.mark.parametrize("forgotten", SYNCS)
 def test_each_sync_is_needed(place: Place, forgotten: str) -> None:
     with pytest.raises((AssertionError, ValueError, FileNotFoundError)):
-        _watch_power(place, frozenset({forgotten}))
+        _watch_power(place, forgotten)
 
 
 def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> None:

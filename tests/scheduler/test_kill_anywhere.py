@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.scheduler.failing_disk import kill_after_a_step
 from tests.scheduler.files import tree
-from tests.scheduler.scenes import ON_WHAT_IS_SHIPPED, SET, VERBS, Scene, contents, one_partition
+from tests.scheduler.scenes import SET, VERBS, Scene, contents, scenes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
 
@@ -29,24 +27,9 @@ PATIENCE_S: Final = 300
 
 
 @pytest.fixture
-def new_scene(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Iterator[Callable[[str], Scene]]:
+def new_scene(fixture_set: Callable[[str], FixtureSet], quick: Path) -> Callable[[str], Scene]:
     """Give a place in which a verb can be run, again and again."""
-    fixture = fixture_set(SET)
-    log_dir = one_partition(fixture.data, tmp_path / "data")
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
-    with tempfile.TemporaryDirectory(dir=where) as name:
-
-        def made(verb: str) -> Scene:
-            shutil.rmtree(Path(name, "place"), ignore_errors=True)
-            scene = Scene(log_dir, fixture.expected, Path(name, "place"))
-            if verb in ON_WHAT_IS_SHIPPED:
-                if not Path(name, "shipped").exists():
-                    assert scene.run("tier") == 0
-                    shutil.move(scene.root / "store", Path(name, "shipped"))
-                scene.begin_with(Path(name, "shipped"), verb)
-            return scene
-
-        yield made
+    return scenes(fixture_set(SET), quick)
 
 
 def in_child(scene: Scene, verb: str, before_step: Callable[[int], None]) -> int:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +14,7 @@ from tests.scheduler.files import tree
 from tests.scheduler.scenes import SET, Scene, contents, one_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.fixture_sets import FixtureSet
 
@@ -26,18 +24,11 @@ PROJECT: Final = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def quick() -> Iterator[Path]:
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - memory, where a sync is quick
-    with tempfile.TemporaryDirectory(dir=where) as name:
-        yield Path(name)
-
-
-@pytest.fixture
 def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
     return one_partition(fixture_set(SET).data, tmp_path / "data")
 
 
-def run_watched(scene: Scene, verb: str, monkeypatch: pytest.MonkeyPatch, forgets: str | None = None) -> Power:
+def run_watched(scene: Scene, verb: str, forgets: str | None = None) -> Power:
     """Run the verb, check after each step, and at the end for all that it reported as done."""
     left = scene.root.with_name("left")
 
@@ -45,15 +36,12 @@ def run_watched(scene: Scene, verb: str, monkeypatch: pytest.MonkeyPatch, forget
         for luck in Luck:
             scene.check(verb, power.survivors(left, luck=luck))
 
+    def work() -> None:
+        assert scene.run(verb) == 0
+
     power = Power(scene.root, look, forgets)
-    with monkeypatch.context() as watched:
-        power.begin(watched)
-        try:
-            assert scene.run(verb) == 0
-        finally:
-            power.survivors(left, luck=Luck.NONE)
-            power.end()
-    assert contents(left) == contents(scene.root), "what was said to be done would be lost"
+    power.watch(work, left)
+    assert verb == "remember" or contents(left) == contents(scene.root), "what was said to be done would be lost"
     return power
 
 
@@ -76,19 +64,17 @@ ELSEWHERE: Final = {
 
 
 @pytest.mark.parametrize("verb", SYNCS)
-def test_a_loss_of_power_at_any_step_leaves_nothing_half_made(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, verb: str
-) -> None:
+def test_a_loss_of_power_at_any_step_leaves_nothing_half_made(scene: Scene, verb: str) -> None:
     before = tree(scene.log_dir)
-    power = run_watched(scene, verb, monkeypatch)
+    power = run_watched(scene, verb)
     assert SYNCS[verb] <= power.synced
     assert tree(scene.log_dir) == before
 
 
 @pytest.mark.parametrize(("verb", "forgotten"), [(verb, one) for verb, found in SYNCS.items() for one in sorted(found)])
-def test_each_sync_is_needed(scene: Scene, monkeypatch: pytest.MonkeyPatch, verb: str, forgotten: str) -> None:
+def test_each_sync_is_needed(scene: Scene, verb: str, forgotten: str) -> None:
     with pytest.raises((AssertionError, ValueError, KeyError, EOFError)):
-        run_watched(scene, verb, monkeypatch, forgotten)
+        run_watched(scene, verb, forgotten)
 
 
 def test_every_function_that_syncs_is_shown_to_need_it() -> None:
@@ -106,31 +92,18 @@ def _syncs(function: ast.FunctionDef) -> bool:
     return not calls.isdisjoint({"os.fsync", "sync_directory"})
 
 
-def test_a_deletion_is_durable_when_it_returns(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_is_durable_when_it_returns(scene: Scene) -> None:
     assert scene.run("tier") == 0
     kept = {path: path.read_bytes() for path in scene.root.rglob("*") if path.is_file()}
-    run_watched(scene, "retain", monkeypatch)
+    run_watched(scene, "retain")
     for path, body in kept.items():
         path.write_bytes(body)
     with pytest.raises(AssertionError):
-        run_watched(scene, "retain", monkeypatch, "local.delete")
+        run_watched(scene, "retain", "local.delete")
 
 
-def test_a_run_cache_is_complete_or_not_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = scene.root.with_name("left")
-
-    def look(power: Power) -> None:
-        for luck in Luck:
-            scene.check("remember", power.survivors(left, luck=luck))
-
-    for forgets, fails in ((None, False), ("whole_file.write_whole", True)):
-        shutil.rmtree(scene.root / "state", ignore_errors=True)
-        power = Power(scene.root, look, forgets)
-        with monkeypatch.context() as watched:
-            power.begin(watched)
-            if fails:
-                with pytest.raises((AssertionError, ValueError)):
-                    assert scene.run("remember") == 0
-            else:
-                assert scene.run("remember") == 0
-        power.end()
+def test_a_run_cache_is_complete_or_not_there(scene: Scene) -> None:
+    run_watched(scene, "remember")
+    shutil.rmtree(scene.root / "state")
+    with pytest.raises((AssertionError, ValueError)):
+        run_watched(scene, "remember", "whole_file.write_whole")

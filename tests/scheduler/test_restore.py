@@ -8,8 +8,6 @@ import inspect
 import os
 import random
 import shutil
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -23,12 +21,14 @@ from resnap.storage.sources.files import Sources
 from resnap.tiering.restoring import restorer
 from resnap.tiering.restoring.restorer import unfinished_name
 from resnap.tiering.selection import Scope
-from tests.scheduler.failing_disk import Killed, PowerLossDisk, WatchedDisk, failing_at, kill_on_a_disk, killed_at
+from tests.power import Luck, Power
+from tests.scheduler.failing_disk import Killed, WatchedDisk, failing_at, kill_on_a_disk, killed_at
 from tests.scheduler.files import bases, file_at, fill, flip, tree
 from tests.scheduler.shipped import entries, manifests
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
     from resnap.storage.disk import Disk
     from resnap.storage.errors import ResnapError
@@ -57,14 +57,6 @@ def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
     for name in PARTITIONS:
         shutil.rmtree(tmp_path / "data" / name)
     return tmp_path / "data"
-
-
-@pytest.fixture
-def quick() -> Iterator[Path]:
-    """A folder in memory where there is one: a sync on a busy disk takes long, and is not tested here."""
-    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - the one place that is memory
-    with tempfile.TemporaryDirectory(dir=where) as name:
-        yield Path(name)
 
 
 def restore(store: Path, log_dir: Path, disk: Disk | None = None, topics: tuple[str, ...] = ()) -> list[ResnapError]:
@@ -324,35 +316,16 @@ def test_a_disk_that_fails_at_any_step_is_reported(store: Path, quick: Path, num
         shutil.rmtree(log_dir)
 
 
-class NamesDisk(PowerLossDisk):
-    """Lets the test look after each step that changes what names there are, or makes them durable."""
-
-    def rename(self, path: Path, target: Path) -> None:
-        super().rename(path, target)
-        self.after_names()
-
-    def sync_directory(self, path: Path) -> None:
-        super().sync_directory(path)
-        self.after_names()
-
-    def after_names(self) -> None:
-        """Check nothing, unless a test says what."""
-
-
-def _watch_power(store: Path, quick: Path, forgets: frozenset[str] = frozenset()) -> None:
+def _watch_power(store: Path, quick: Path, forgets: str | None = None) -> None:
     """Restore, and check what a loss of power would leave on the way, and at the end that all would be there."""
     log_dir, left = quick / "data", quick / "left"
     log_dir.mkdir()
-    disk = NamesDisk(log_dir, forgets)
 
-    def check() -> None:
-        for names_survive in (False, True):
-            disk.survivors(left, names_survive=names_survive)
-            check_whole(store, left, killed=True)
+    def check(power: Power) -> None:
+        for luck in Luck:
+            check_whole(store, power.survivors(left, luck=luck), killed=True)
 
-    disk.after_names = check  # type: ignore[method-assign]
-    restore(store, log_dir, disk)
-    disk.survivors(left, names_survive=False)
+    Power(log_dir, check, forgets, looks_at_names=True).watch(lambda: restore(store, log_dir), left)
     assert check_whole(store, left) == set(PARTITIONS)
 
 
@@ -360,13 +333,13 @@ def test_a_loss_of_power_after_any_step_leaves_whole_partitions(store: Path, qui
     _watch_power(store, quick)
 
 
-SYNCS: Final = ("_write.sync", "_make_durable.sync_directory", "_publish.sync_directory")
+SYNCS: Final = ("disk._write", "restorer._make_durable", "restorer._publish")
 
 
 @pytest.mark.parametrize("forgotten", SYNCS)
 def test_each_sync_is_needed(store: Path, quick: Path, forgotten: str) -> None:
     with pytest.raises(AssertionError):
-        _watch_power(store, quick, frozenset({forgotten}))
+        _watch_power(store, quick, forgotten)
 
 
 def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> None:
