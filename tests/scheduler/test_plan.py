@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from typing import TYPE_CHECKING
@@ -131,6 +132,7 @@ def test_a_kept_plan_holds_although_the_broker_appends(
     active = file_at(broker_log / "orders-0", bases(broker_log / "orders-0")[-1], "log")
     with active.open("ab") as file:
         file.write(bytes(61))
+    file_at(broker_log / "orders-0", bases(broker_log / "orders-0")[1], "snapshot").write_bytes(EMPTY_SNAPSHOT)
     assert command("regenerate", "--plan", saved, "--into", tmp_path / "out", *LOCAL).code == 0
 
 
@@ -170,6 +172,10 @@ def _grow_closed(partition: Path) -> None:
         file.write(b"\0")
 
 
+def _touch_closed(partition: Path) -> None:
+    os.utime(file_at(partition, bases(partition)[0], "log"), (1, 1))
+
+
 def _replace_closed(partition: Path) -> None:
     path = file_at(partition, bases(partition)[0], "log")
     other = path.with_suffix(".copy")
@@ -177,7 +183,7 @@ def _replace_closed(partition: Path) -> None:
     other.replace(path)
 
 
-@pytest.mark.parametrize("change", [_roll, _delete_oldest, _grow_closed, _replace_closed, shutil.rmtree])
+@pytest.mark.parametrize("change", [_roll, _delete_oldest, _grow_closed, _touch_closed, _replace_closed, shutil.rmtree])
 def test_a_plan_whose_segments_changed_is_refused(
     command: Resnap, broker_log: Path, saved: Path, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +11,9 @@ from hypothesis import strategies as st
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.storage.errors import FormatError, StalePlanError
+from resnap.storage.errors import FormatError
 from resnap.storage.log.log_dir import load_partition_dir
-from resnap.storage.log.names import TopicPartition, segment_name
-from resnap.storage.log.producer_snapshot import snapshot_bytes
+from resnap.storage.log.names import TopicPartition
 from resnap.tiering.judging.inventory import take_partition_inventory
 from resnap.tiering.judging.planning import (
     SAVED_PLAN_VERSION,
@@ -192,49 +190,6 @@ def test_a_partition_that_comes_twice_is_a_format_error(directory: Path) -> None
     content["partitions"] *= 2
     with pytest.raises(FormatError, match="twice"):
         read_saved_plan(json.dumps(content))
-
-
-def test_a_plan_is_fresh_while_closed_segments_are_unchanged(directory: Path) -> None:
-    plan = a_saved_plan(directory)
-    plan.check_fresh(an_inventory(directory))
-    with (directory / segment_name(30, "log")).open("ab") as active:
-        active.write(b"what a live broker appends")
-    (directory / segment_name(20, "snapshot")).write_bytes(snapshot_bytes([]))
-    plan.check_fresh(an_inventory(directory))
-
-
-def roll(directory: Path) -> None:
-    (directory / segment_name(40, "log")).touch()
-
-
-def delete_the_first(directory: Path) -> None:
-    (directory / segment_name(0, "log")).unlink()
-
-
-def grow(directory: Path) -> None:
-    with (directory / segment_name(10, "log")).open("ab") as file:
-        file.write(b"x")
-
-
-def touch(directory: Path) -> None:
-    os.utime(directory / segment_name(10, "log"), (1, 1))
-
-
-def replace(directory: Path) -> None:
-    path = directory / segment_name(10, "log")
-    other, times = path.with_suffix(".other"), path.stat()
-    other.write_bytes(path.read_bytes())
-    os.utime(other, ns=(times.st_atime_ns, times.st_mtime_ns))
-    other.replace(path)
-
-
-@pytest.mark.parametrize("change", [roll, delete_the_first, grow, touch, replace])
-def test_a_plan_is_stale_once_a_closed_segment_is_another(change: Callable[[Path], None], directory: Path) -> None:
-    plan = read_saved_plan(write_saved_plan(a_saved_plan(directory)))
-    change(directory)
-    with pytest.raises(StalePlanError, match="payments-0") as raised:
-        plan.check_fresh(an_inventory(directory))
-    assert raised.value.hint
 
 
 def test_a_planned_replay_compares_with_the_snapshots_of_the_directory_or_with_those_given(
