@@ -52,7 +52,7 @@ def probe_store(store: ObjectStore, clock: Clock) -> Iterator[DoctorFinding]:
         yield _parts(store)
         yield from _checksums(upload_checks(store))
         if isinstance(store, CopyingStore):
-            yield _copies(copy_problem(store))
+            yield _copies(store)
         yield _condition(condition(store))
         yield _replacement(replacement(store))
         yield _conditional_deletion(deletion(store))
@@ -104,12 +104,14 @@ def _checksums(checks: UploadChecks) -> Iterator[DoctorFinding]:
         yield ok("verification", "every object is read back whole, since the store's own check is not reliable")
 
 
-def _copies(problem: str | None) -> DoctorFinding:
+def _copies(store: CopyingStore) -> DoctorFinding:
+    problem, remedy = copy_problem(store), "a segment that is in this store is read, and sent to it once more"
     if problem is None:
-        return ok("store copy", "a segment that lies in this store is copied by the store itself, as the version read")
-    return warn(
-        "store copy", problem, "nothing to do: a segment that is in this store is read, and sent to it once more"
-    )
+        problem = copy_problem(store, of_others=True)
+        remedy = f"only what was written with a CRC-32C is copied by the store itself; else {remedy}"
+    if problem is None:
+        return ok("store copy", "a segment that is in this store is copied by the store itself, as the version read")
+    return warn("store copy", problem, f"nothing to do: {remedy}")
 
 
 def _condition(found: Condition) -> DoctorFinding:

@@ -338,8 +338,10 @@ def uploads_problem(store: ObjectStore) -> str | None:
         return None if found else "an upload that was begun is not listed among the unfinished ones"
 
 
-def copy_problem(store: CopyingStore) -> str | None:
+def copy_problem(store: CopyingStore, *, of_others: bool = False) -> str | None:
     """Return why objects must be sent again instead of copied by the store; None if it copies them correctly.
+
+    With ``of_others`` those that others have written, without a CRC-32C: some stores keep none of their copies.
 
     Raises:
         StoreError: the store failed.
@@ -347,7 +349,7 @@ def copy_problem(store: CopyingStore) -> str | None:
     """
     body = secrets.token_bytes(BODY_BYTES)
     with throwaway(store) as key, throwaway(store) as copied:
-        store.put(key, body)
+        (store.put_as_others if of_others else store.put)(key, body)
         url, name = split_object_url(f"{store.url}/{key}")
         etag = store.head(key).etag
         source = StoredBody(store_url=url, key=name, etag=etag, open_body=lambda: io.BytesIO(body))

@@ -271,6 +271,10 @@ class OpeningStore(ObjectStore, Protocol):
 class CopyingStore(ObjectStore, Protocol):
     """A store that can copy an object that it holds."""
 
+    def put_as_others(self, key: str, body: bytes) -> None:
+        """Write a small object as other tools do: not with a CRC-32C, which is what a copy is compared with."""
+        ...
+
     def copy(self, source: StoredBody, key: str, *, size_bytes: int, crc32c: int) -> None:
         """Copy ``source``, whole, to ``key``, and compare the store's facts of the copy with the expected ones.
 

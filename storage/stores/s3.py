@@ -206,6 +206,11 @@ class S3ObjectStore:
                 raise StoreError(f"{where}: the store reports for its copy {name} {found}, expected {value}", key=key,
                                  hint="`resnap doctor URL` shows what this store keeps")  # fmt: skip
 
+    def put_as_others(self, key: str, body: bytes) -> None:
+        """Write with one PUT, and the checksum that boto3 chooses; see ``CopyingStore.put_as_others``."""
+        put = partial(self._client.put_object, Bucket=self._bucket, Key=self._prefix + key, Body=body)
+        self._caller.call(key, put)
+
     def _copy(self, source: StoredBody, key: str) -> None:
         options: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._caller.sends_checksums else {}
         if self._storage_class is not None:

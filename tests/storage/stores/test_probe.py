@@ -12,6 +12,9 @@ from uuid import uuid4
 
 import pytest
 
+from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.verbs.findings import Health
+from resnap.scheduler.verbs.store_probe import probe_store
 from resnap.storage.crc32c import crc32c as crc32c_of
 from resnap.storage.errors import (
     ObjectChangedError,
@@ -88,6 +91,26 @@ class Copies(Wired):
         if (len(body), crc32c_of(body)) != (size_bytes, crc32c):
             raise StoreError("another checksum")
 
+    def put_as_others(self, key: str, body: bytes) -> None:
+        self.put(key, body)
+
+
+class KeepsNoChecksumOfCopiesOfOthers(Copies):
+    """As SeaweedFS: its copy has the checksum that the object has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_others: set[str] = set()
+
+    def put_as_others(self, key: str, body: bytes) -> None:
+        self.of_others.add(key)
+        self.put(key, body)
+
+    def copy(self, source: StoredBody, key: str, *, size_bytes: int, crc32c: int) -> None:
+        super().copy(source, key, size_bytes=size_bytes, crc32c=crc32c)
+        if source.key in self.of_others:
+            raise StoreError("ChecksumCRC32C nothing")
+
 
 class CopiesAnyVersion(Copies):
     def check_version(self, source: StoredBody) -> None:
@@ -133,9 +156,20 @@ def test_a_store_copies_only_if_it_was_seen_to_copy_the_bytes_of_the_version_ask
     make: Callable[[], Copies], problem: str | None
 ) -> None:
     store = make()
-    found = copy_problem(store)
-    assert problem in str(found) if problem else found is None
+    for of_others in (False, True):
+        found = copy_problem(store, of_others=of_others)
+        assert problem in str(found) if problem else found is None
     assert list(store.list()) == []
+
+
+def test_a_store_that_copies_only_what_was_written_with_a_checksum_is_found() -> None:
+    store = KeepsNoChecksumOfCopiesOfOthers()
+    assert copy_problem(store) is None
+    assert "CRC32C nothing" in str(copy_problem(store, of_others=True))
+    [finding] = [finding for finding in probe_store(store, SystemClock()) if finding.check == "store copy"]
+    assert (finding.health, "written with a CRC-32C" in str(finding.remedy)) == (Health.WARN, True)
+    [finding] = [finding for finding in probe_store(Copies(), SystemClock()) if finding.check == "store copy"]
+    assert finding.health is Health.OK
 
 
 class TakesAnything(Wired):
