@@ -11,10 +11,10 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import FormatError
+from resnap.storage.errors import FormatError, parser_says
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _T = TypeVar("_T")
 INT_MAX: Final = 2**31 - 1
@@ -46,19 +46,25 @@ def checked_json(version: int, name: str, record: object) -> bytes:
     return json.dumps({"version": version, name: record, "crc32c": json_checksum(record)}).encode()
 
 
-def read_note(data: bytes, name: str) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """Return the record under ``name`` in ``checked_json`` of version 1; releases up to 0.2 wrote it alone, unchecked.
+def read_note(data: bytes, name: str, parse: Callable[[Any], _T], *, hint: str) -> _T:
+    """Return what ``parse`` makes of the record under ``name`` in ``checked_json`` of version 1.
+
+    Releases up to 0.2 wrote the record alone, unchecked. ``parse`` raises ValueError for what it does not take.
 
     Raises:
-        ValueError: it is neither, or a byte has changed.
+        FormatError: it is neither, or a byte has changed.
 
     """
-    values = json.loads(data)
-    if not isinstance(values, dict) or name not in values:
-        return values
-    if data != checked_json(1, name, values[name]):
-        raise ValueError("expected what its checksum covers")
-    return values[name]
+    try:
+        values = json.loads(data)
+        if not isinstance(values, dict) or name not in values:
+            return parse(values)
+        if data == checked_json(1, name, values[name]):
+            return parse(values[name])
+        found = "something else"
+    except (ValueError, RecursionError) as error:
+        found = parser_says(error)
+    raise FormatError(f"note {name!r}", position=0, expected="what its checksum covers", found=found, hint=hint)
 
 
 class Fields:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -196,6 +197,8 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
         if key not in topics:
             topics[key] = ShippedTopic(work.store, work.uploading.layout, *key)
         orders.append(_order(work, selected, topics[key], high_watermark))
+    for error in chain.from_iterable(topic.damaged for topic in topics.values()):
+        work.warn(f"{error}; {error.hint}")
     return Left(selection, orders)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import Result
 from resnap.scheduler.verbs.restored_state import NOT_EXPORTED, RestoredState
-from resnap.storage.errors import ResnapError, VerificationError
+from resnap.storage.errors import FormatError, ResnapError, VerificationError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.words import some
@@ -178,7 +178,11 @@ def _topics(
             by_topic[restoration.topic_partition.topic].append(restoration)
     topics = []
     for topic, partitions in sorted(by_topic.items()):
-        stored = read_topic(store, topic_key(topic, partitions[0].topic_id or ""))
+        stored = UNKNOWN
+        try:
+            stored = read_topic(store, topic_key(topic, partitions[0].topic_id or ""))
+        except FormatError as error:
+            said.warnings.append(f"{error}; {error.hint}")
         if beginning.exported is not None:
             stored = beginning.exported.settings_of(topic, partitions[0].topic_id or "").over(stored)
         settings = beginning.topics.get(topic, UNKNOWN).over(stored)

@@ -158,6 +158,18 @@ def test_what_is_not_known_of_a_topic_is_named_and_can_be_given(command: Resnap,
     assert [record.partition_id for record in records(second, PartitionRecord)] == [0, 1, 2]
 
 
+def test_a_damaged_note_of_a_topic_is_named_with_what_to_do(command: Resnap, store: Path, tmp_path: Path) -> None:
+    damaged = shutil.copytree(store, tmp_path / "damaged")
+    [note] = (damaged / ".resnap" / "topic" / "payments").iterdir()
+    note.write_bytes(note.read_bytes().replace(b'"partitions": 2', b'"partitions": 3'))
+    log_dir = formatted(tmp_path / "new")
+    ran = command("restore", damaged.as_uri(), "--into", log_dir, "--new-cluster", log_dir)
+    assert (ran.code, [one for one in NOT_KNOWN if one not in ran.err]) == (0, [])
+    said = " ".join(ran.err.split())
+    assert f"{note.as_uri()}: note 'topic' at byte 0: expected what its checksum covers, found something else" in said
+    assert "give what the topic had with --topic-config FILE" in said
+
+
 def test_an_incomplete_topic_is_skipped_until_the_store_is_complete(
     command: Resnap, store: Path, tmp_path: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from resnap.storage.errors import FormatError
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, read_retained
 from resnap.tiering.shipping.stored_topics import UNKNOWN, TopicSettings, keep_topic, read_topic
@@ -19,17 +20,24 @@ def store(tmp_path: object) -> MemoryObjectStore:
     return MemoryObjectStore(f"notes-{tmp_path}")
 
 
-def test_what_is_written_is_read_and_a_changed_bit_is_as_if_nothing_was(store: MemoryObjectStore) -> None:
+def test_what_is_written_is_read_and_a_changed_bit_is_named_until_it_is_written_again(store: MemoryObjectStore) -> None:
     keep_topic(store, "topic", SETTINGS)
     note_retained(store, "retained", RETAINED)
     assert (read_topic(store, "topic"), read_retained(store, "retained")) == (SETTINGS, RETAINED)
-    for key, read, nothing in (("topic", read_topic, UNKNOWN), ("retained", read_retained, None)):
+    for key, read in (("topic", read_topic), ("retained", read_retained)):
         data = store.get(key)
         for bit in range(8 * len(data)):
             flipped = bytearray(data)
             flipped[bit // 8] ^= 1 << bit % 8
             store.put(key, flipped)
-            assert read(store, key) == nothing, flipped
+            with pytest.raises(
+                FormatError, match=f"{store.url}/{key}: note '{key}' .*checksum covers, found"
+            ) as raised:
+                read(store, key)
+            assert raised.value.hint
+    keep_topic(store, "topic", SETTINGS)
+    note_retained(store, "retained", RETAINED)
+    assert (read_topic(store, "topic"), read_retained(store, "retained")) == (SETTINGS, RETAINED)
 
 
 def test_what_was_written_without_checksum_is_read(store: MemoryObjectStore) -> None:
@@ -39,6 +47,9 @@ def test_what_was_written_without_checksum_is_read(store: MemoryObjectStore) -> 
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'"topic"', b"7", b'{"topic": {}}', b'{"retained": {}, "crc32c": ""}'])
-def test_what_is_no_note_is_none(store: MemoryObjectStore, data: bytes) -> None:
-    store.put("note", data)
+def test_what_is_no_note_is_an_error_and_none_is_none(store: MemoryObjectStore, data: bytes) -> None:
     assert (read_topic(store, "note"), read_retained(store, "note")) == (UNKNOWN, None)
+    store.put("note", data)
+    for read in (read_topic, read_retained):
+        with pytest.raises(FormatError):
+            read(store, "note")

@@ -8,11 +8,12 @@ under its name, and nothing of that one was deleted.
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from resnap.storage.errors import ObjectNotFoundError
+from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.json_values import checked_json, read_note
 from resnap.storage.stores.protocol import key_part
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 RETAINED_PREFIX: Final = ".resnap/retained"
 _NOTE: Final = "retained"
+_DAMAGED: Final = (
+    "what `resnap retain` has deleted of the partition may be shipped again, by a broker that still has it; the next"
+    " `resnap retain --delete` deletes that, and writes the note again"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,26 +62,34 @@ def retained_topics(store: ObjectStore) -> Iterator[str]:
 
 
 def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:
-    """Return the note at ``key``; None if there is none, it is damaged, or is not ours.
+    """Return the note at ``key``; None if there is none.
 
     Raises:
+        FormatError: it is damaged, or is not ours.
         StoreError: the store failed.
 
     """
-    with suppress(ObjectNotFoundError, ValueError, RecursionError):
-        match read_note(store.get(key), _NOTE):
-            case {"log_start_offset": int(start), "last_base_offset": int(base), "last_log_bytes": int(log_bytes)}:
-                return RetentionNote(log_start_offset=start, last_base_offset=base, last_log_bytes=log_bytes)
+    with suppress(ObjectNotFoundError), in_file(f"{store.url}/{key}"):
+        return read_note(store.get(key), _NOTE, _retained, hint=_DAMAGED)
     return None
 
 
+def _retained(given: Any) -> RetentionNote:  # noqa: ANN401 - whatever JSON holds
+    match given:
+        case {"log_start_offset": int(start), "last_base_offset": int(base), "last_log_bytes": int(log_bytes)}:
+            return RetentionNote(log_start_offset=start, last_base_offset=base, last_log_bytes=log_bytes)
+    raise ValueError(f"found {json.dumps(given)[:80]}")
+
+
 def note_retained(store: ObjectStore, key: str, retained: RetentionNote) -> None:
-    """Write the note to ``key``, unless the existing one has a higher offset.
+    """Write the note to ``key``, unless the existing one has a higher offset and is not damaged.
 
     Raises:
         StoreError: the store failed.
 
     """
-    there = read_retained(store, key)
+    there = None
+    with suppress(FormatError):
+        there = read_retained(store, key)
     if there is None or there.log_start_offset < retained.log_start_offset:
         store.put(key, checked_json(1, _NOTE, asdict(retained)))

@@ -71,6 +71,8 @@ class ShippedTopic:
                 self._places[info.key] = place
         self._beside: dict[str, list[ObjectInfo]] = {}
         """By base offset as keys have it."""
+        self.damaged: list[FormatError] = []
+        """Retention notes that cannot be read."""
         self._known: dict[str, ShippedSegment] = {}
         """By key: the manifests that were read for the last partition."""
         self._manifests: dict[int, list[tuple[int, str]]] = {}
@@ -132,14 +134,18 @@ class ShippedTopic:
         return segment
 
     def retained(self, partition: int, topic_id: str | None) -> RetentionNote | None:
-        """Return the retention note of a partition; None if `retain` has deleted nothing.
+        """Return the retention note of a partition; None if `retain` has deleted nothing, or it is one of ``damaged``.
 
         Raises:
             StoreError: the store failed.
 
         """
         place = TopicPartition(self._topic, partition)
-        return read_retained(self.store, retained_key(self._cluster_id, place, topic_id))
+        try:
+            return read_retained(self.store, retained_key(self._cluster_id, place, topic_id))
+        except FormatError as error:
+            self.damaged.append(error)
+            return None
 
     def find(
         self, partition: int, base_offset: int, next_base_offset: int, *, topic_id: str | None = None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from resnap.storage.errors import ObjectNotFoundError, UsageError
+from resnap.storage.errors import FormatError, ObjectNotFoundError, UsageError, in_file
 from resnap.storage.json_values import checked_json, read_note
 from resnap.storage.log.names import MAX_PARTITION
 from resnap.storage.stores.protocol import key_part
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = ".resnap/topic"
 _NOTE: Final = "topic"
+_DAMAGED: Final = (
+    "give what the topic had with --topic-config FILE, or put an older version of the object back; `resnap tier` writes"
+    " it again when it ships a segment of the topic"
+)
 _FORM: Final = '{"TOPIC": {"partitions": 6, "config": {"retention.ms": "-1"}}}, where each part is optional'
 
 
@@ -61,25 +65,28 @@ def topic_key(topic: str, topic_id: str, key_prefix: str = "") -> str:
 
 
 def read_topic(store: ObjectStore, key: str) -> TopicSettings:
-    """Return the content of the object at ``key``; all unknown if there is none, it is damaged, or is not ours.
+    """Return the content of the object at ``key``; all unknown if there is none.
 
     Raises:
+        FormatError: it is damaged, or is not ours.
         StoreError: the store failed.
 
     """
-    with suppress(ObjectNotFoundError, ValueError, RecursionError):
-        return _settings(read_note(store.get(key), _NOTE))
+    with suppress(ObjectNotFoundError), in_file(f"{store.url}/{key}"):
+        return read_note(store.get(key), _NOTE, _settings, hint=_DAMAGED)
     return UNKNOWN
 
 
 def keep_topic(store: ObjectStore, key: str, settings: TopicSettings) -> None:
-    """Write ``settings`` to ``key``, if they differ; fields unknown now keep their known values.
+    """Write ``settings`` to ``key``, if they differ or it is damaged; fields unknown now keep their known values.
 
     Raises:
         StoreError: the store failed.
 
     """
-    there = read_topic(store, key)
+    there = UNKNOWN
+    with suppress(FormatError):
+        there = read_topic(store, key)
     now = settings.over(there)
     if now != there:
         store.put(key, checked_json(1, _NOTE, asdict(now)))
