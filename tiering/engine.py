@@ -208,11 +208,7 @@ class Engine:
 
         """
         self._check_reach(url)
-        from resnap.replay.spark.reach import check_reach, root_of  # noqa: PLC0415 - imports pyspark
-
-        with self._warm_spark().context() as context:
-            check_reach(context, locators, url, self.reading.sources, dress)
-        self._reached = frozenset((url, *map(root_of, locators)))
+        self._reached = self._warm_spark().check_reach(locators, url, self.reading.sources, dress)
 
     def shares(self, most_tasks: int | None, bytes_per_s: int | None) -> tuple[int | None, int | None]:
         """Return how many tasks may run at once, and the share of ``bytes_per_s`` of each; starts Spark.

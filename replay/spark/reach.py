@@ -39,9 +39,9 @@ _REACH: Final = (
 
 
 def check_reach(
-    context: SparkContext, locators: Iterable[str], sink_url: str, sources: Sources, dress: Dress | None = None
-) -> None:
-    """Let the executors read the sources, by the ``locators`` of segments, and write to the destination.
+    context: SparkContext, locators: Collection[str], sink_url: str, sources: Sources, dress: Dress | None = None
+) -> frozenset[str]:
+    """Let the executors read the sources, by the ``locators`` of segments, and write to the destination; return both.
 
     ``dress`` is the owner and mode that they will give files there, if that matters.
 
@@ -65,6 +65,7 @@ def check_reach(
             f"executors of {context.master} cannot reach {where.get(locator, locator)}: {said}",
             hint=_REACH if is_store_url(locator) and local_path(locator) is None else _MOUNT,
         )
+    return frozenset((sink_url, *map(root_of, locators)))
 
 
 def one_of_each_root(locators: Iterable[str]) -> Iterable[str]:

@@ -20,17 +20,20 @@ from resnap.replay.scan.splits import TASKS_PER_SLOT
 from resnap.replay.spark.context import spark_context
 from resnap.replay.spark.failures import death_told, has_ended, job_failure_told
 from resnap.replay.spark.progress import later_tasks
+from resnap.replay.spark.reach import check_reach
 from resnap.replay.spark.worker import begin_task
 from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from types import TracebackType
 
     from pyspark import RDD, SparkContext
 
     from resnap.replay.spark.settings import SparkSettings
+    from resnap.storage.disk import Dress
+    from resnap.storage.sources.files import Sources
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -98,6 +101,11 @@ class WarmSpark:
         """Return ``look(item)`` for each of ``items``, in order, made by the executors; raises as ``grouped``."""
         with self.context() as context:
             return on_executors(context, look, items)
+
+    def check_reach(self, locators: Collection[str], url: str, sources: Sources, dress: Dress | None) -> frozenset[str]:
+        """Return what executors reach of sources and of the destination at ``url``; raises where they do not."""
+        with self.context() as context:
+            return check_reach(context, locators, url, sources, dress)
 
     @contextmanager
     def grouped(

@@ -58,6 +58,9 @@ class Metrics(Series):
         self._guard = threading.Lock()
         self.watched = Watched()
         self._routes: frozenset[tuple[str, str]] = frozenset()
+        self._of_sources = (
+            self.segments_missing_snapshot, self.oldest_segment_not_in_remote_seconds, self.partition_producers_max,
+        )  # fmt: skip
         self.segments_scanned.labels(OTHER, OTHER)
         self.config_last_reload_success.set(True)
         self.watch(watched)
@@ -67,16 +70,13 @@ class Metrics(Series):
         with self._guard:
             before, self.watched = self.watched, watched
             for gone in set(before.sources) - set(watched.sources):
-                self.segments_missing_snapshot.remove(*_labels(gone))
-                self.oldest_segment_not_in_remote_seconds.remove(*_labels(gone))
-                self.partition_producers_max.remove(*_labels(gone))
+                for gauge in self._of_sources:
+                    gauge.remove(*_labels(gone))
             for schedule in set(before.schedules) - set(watched.schedules):
                 self.schedule_last_success.remove(schedule)
         for source in watched.sources:
-            self.segments_scanned.labels(*_labels(source))
-            self.segments_missing_snapshot.labels(*_labels(source))
-            self.oldest_segment_not_in_remote_seconds.labels(*_labels(source))
-            self.partition_producers_max.labels(*_labels(source))
+            for series in (self.segments_scanned, *self._of_sources):
+                series.labels(*_labels(source))
         for schedule in watched.schedules:
             self.schedule_last_success.labels(schedule)
         for cluster in (*watched.clusters, OTHER):

@@ -17,7 +17,7 @@ from resnap.scheduler.output.answer import MOST_NAMED, answer_of, turn_on_lines,
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.scan_history import ScannedDay, scanned_days
-from resnap.scheduler.runs.scans import PartitionFilter, ScannedPartition, ScannedTopic, TopicOrder
+from resnap.scheduler.runs.scans import PartitionFilter, ScannedTopic, TopicOrder
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, installs
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
@@ -36,15 +36,6 @@ _MOST_LINKED = 5
 MOST_DAYS: Final = 90
 _GAP: Final = 0.2
 """Of a day's width, between two bars."""
-
-
-class _Waiting(NamedTuple):
-    """What is to be done about blocked partitions, how many, the first of them, and the address of all."""
-
-    says: str
-    partitions: int
-    first: list[ScannedPartition]
-    href: str
 
 
 class _UnfitStore(NamedTuple):
@@ -177,15 +168,15 @@ def _partitions(
     }
 
 
-def _waiting(services: Services, waiting: Mapping[UnblockedBy, int]) -> list[_Waiting]:
-    """Return what is to be done about blocked partitions, the most urgent first."""
+def _waiting(services: Services, waiting: Mapping[UnblockedBy, int]) -> list[dict[str, Any]]:
+    """Return what is to be done about blocked partitions, how many, and the first of them; the most urgent first."""
     return [
-        _Waiting(
-            says=says,
-            partitions=waiting[by],
-            first=services.scans.page(PartitionFilter(unblocked_by=(by,)), limit=_MOST_LINKED),
-            href=f"{link('/', unblockedBy=by.value)}#partitions",
-        )
+        {
+            "says": says,
+            "partitions": waiting[by],
+            "first": services.scans.page(PartitionFilter(unblocked_by=(by,)), limit=_MOST_LINKED),
+            "href": f"{link('/', unblockedBy=by.value)}#partitions",
+        }
         for by, says in UNBLOCKED_BY.items()
         if waiting.get(by)
     ]
@@ -268,23 +259,18 @@ def _parts(topic: ScannedTopic) -> list[Part]:
     return [Part(tone, size, f"{human_bytes(size)} {what}") for what, (tone, size) in parts.items()]
 
 
-class DaysPicture(NamedTuple):
-    """What has become of missing snapshots: in words, for each size as a picture, and the latest day first as rows."""
+def days_picture(days: Sequence[ScannedDay]) -> dict[str, Any] | None:
+    """Return what has become of missing snapshots in ``days``; None for fewer than two, which show no course.
 
-    text: str
-    pictures: Sequence[Markup]
-    rows: Sequence[tuple[str, ScannedDay]]
-
-
-def days_picture(days: Sequence[ScannedDay]) -> DaysPicture | None:
-    """Return the picture of days, oldest first; None for fewer than two, which show no course."""
+    That is in words, for each size as a picture, oldest day first, and the latest day first as rows.
+    """
     if len(days) < 2:  # noqa: PLR2004 - a course has a beginning and an end
         return None
     first, last = days[0], days[-1]
     text = f"{human_count(last.missing)} now, {human_count(first.missing)} on {_date(first)}"
     title = f"Missing snapshots by day: {text}"
     pictures = [picture(*size, title, _shapes(days, *size), class_=f"days {name}") for name, size in SIZES.items()]
-    return DaysPicture(text, pictures, [(_date(day), day) for day in reversed(days)])
+    return {"text": text, "pictures": pictures, "rows": [(_date(day), day) for day in reversed(days)]}
 
 
 def _shapes(days: Sequence[ScannedDay], width: float, height: float) -> Iterator[Markup]:

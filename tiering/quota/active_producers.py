@@ -146,8 +146,6 @@ class Population:
     items: int = 0
     """Ids in all layers; one that was refreshed counts in each."""
     size_bytes: int = 0
-    saturated: bool = False
-    """Whether the bound on memory keeps layers from growing."""
 
 
 class ActiveProducers:
@@ -238,7 +236,6 @@ class ActiveProducers:
             layers=sum(map(len, layers)),
             items=sum(layer.items for layer in layers),
             size_bytes=sum(one.size_bytes for one in layers),
-            saturated=any(one.is_saturated for one in layers),
         )
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from resnap.scheduler.runs.partition_details import ScannedBoundary
 from resnap.scheduler.runs.run import Run, RunRequest, RunState
-from resnap.scheduler.web.partition_pictures import BOUNDARIES, cells, spread_of
+from resnap.scheduler.web.partitions import BOUNDARIES, cells, spread_of
 from resnap.scheduler.web.words import human_facts, outcome_lines
 from tests.scheduler.api.whole import Whole, whole
 

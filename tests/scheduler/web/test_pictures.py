@@ -15,7 +15,7 @@ from resnap.scheduler.output.answer import way_of
 from resnap.scheduler.runs.partition_details import ScannedBoundary
 from resnap.scheduler.runs.scan_history import DAY_MS
 from resnap.scheduler.runs.scans import Scans
-from resnap.scheduler.web.partition_pictures import segments_picture
+from resnap.scheduler.web.partitions import segments_picture
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 from tests.scheduler.api.whole import Whole, whole
@@ -163,7 +163,7 @@ def test_an_active_segment_that_was_idle_for_long_takes_no_more_width_than_any_o
     ]
     found = segments_picture(segments, [], frozenset(), {"high watermark": 95})
     assert found is not None
-    for picture in found.pictures:
+    for picture in found["pictures"]:
         drawn = ET.fromstring(picture)  # noqa: S314
         *closed, active = [float(rect.get("width", "nan")) for rect in drawn.findall("rect")]
         assert len(closed) == 9
@@ -177,7 +177,7 @@ def test_segments_that_cover_next_to_no_time_are_all_there_side_by_side(at_ms: l
     segments = [span_of(n, 10 * n + 10, size_bytes=1, largest_timestamp_ms=last) for n, last in enumerate(at_ms)]
     found = segments_picture(segments, [], frozenset(), {})
     assert found is not None
-    for picture in found.pictures:
+    for picture in found["pictures"]:
         drawn = ET.fromstring(picture)  # noqa: S314
         places = [(float(rect.get("x", "nan")), float(rect.get("width", "nan"))) for rect in drawn.findall("rect")]
         assert len(places) == 9
@@ -198,14 +198,14 @@ def test_thousands_of_segments_are_drawn_in_columns_that_hide_no_trouble() -> No
     boundaries[2_345] = boundaries[2_345]._replace(state="missing")
     found = segments_picture(segments, boundaries, frozenset({10, 20}), {"last stable offset": 23_456})
     assert found is not None
-    rects = ET.fromstring(found.pictures[0]).findall("rect")  # noqa: S314
+    rects = ET.fromstring(found["pictures"][0]).findall("rect")  # noqa: S314
     assert len(rects) <= 241
     assert [str(rect.findtext("title")).split(": ")[-1] for rect in rects if rect.get("class") == "todo"] == ["missing"]
-    mark = ET.fromstring(found.pictures[0]).find("line")  # noqa: S314
+    mark = ET.fromstring(found["pictures"][0]).find("line")  # noqa: S314
     assert mark is not None
     assert float(mark.get("x1", "nan")) == pytest.approx(1_160 * 0.469, rel=0.01)
-    assert "1 missing" in found.text
-    assert "2 shipped" in found.text
+    assert "1 missing" in found["text"]
+    assert "2 shipped" in found["text"]
 
 
 def test_the_overview_shows_the_way_and_where_all_partitions_are_on_it(service: Whole) -> None:

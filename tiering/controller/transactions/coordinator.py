@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.controller.producer_ids.allocation import InitProducerIdRequest
 
-DEFAULT_MAX_TIMEOUT_MS: Final = 900_000
+MAX_TIMEOUT_MS: Final = 900_000
 """Default of ``transaction.max.timeout.ms``."""
 _NOT_AVAILABLE: Final = {
     KafkaError.UNKNOWN_TOPIC_OR_PARTITION,
@@ -89,7 +89,6 @@ class TransactionCoordinator:
         draw_producer_id: Callable[[], int],
         *,
         availability: Callable[[str], KafkaError] = lambda _: KafkaError.NONE,
-        max_timeout_ms: int = DEFAULT_MAX_TIMEOUT_MS,
         transactions_v2: bool = False,
     ) -> None:
         """Begin with no transactional id.
@@ -97,14 +96,12 @@ class TransactionCoordinator:
         Args:
             draw_producer_id: returns a new producer id, or raises the RefusedError that clients get.
             availability: of the partition of a transactional id: NONE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
-            max_timeout_ms: ``transaction.max.timeout.ms``.
             transactions_v2: whether the cluster has ``transaction.version`` 2, which needs 4.0.
 
         """
         self.transactions: dict[str, TransactionMetadata] = {}
         self._draw = draw_producer_id
         self._availability = availability
-        self._max_timeout_ms = max_timeout_ms
         self._v2 = transactions_v2
 
     def init_producer_id(self, request: InitProducerIdRequest, now_ms: int) -> Answer | PendingAppend:
@@ -220,8 +217,8 @@ class TransactionCoordinator:
     def _found_or_made(self, request: InitProducerIdRequest, transactional_id: str, now_ms: int) -> TransactionMetadata:
         if not transactional_id:
             raise RefusedError(KafkaError.INVALID_REQUEST, "the transactional id is empty")
-        if not 0 < request.transaction_timeout_ms <= self._max_timeout_ms:
-            why = f"a transaction may take from 1 to {self._max_timeout_ms} ms"
+        if not 0 < request.transaction_timeout_ms <= MAX_TIMEOUT_MS:
+            why = f"a transaction may take from 1 to {MAX_TIMEOUT_MS} ms"
             raise RefusedError(KafkaError.INVALID_TRANSACTION_TIMEOUT, why)
         self._check_available(transactional_id)
         if transactional_id not in self.transactions:
