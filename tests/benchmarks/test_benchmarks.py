@@ -21,7 +21,7 @@ from tests.benchmarks.datasets import LogOptions, LogStore
 from tests.benchmarks.machine import cores
 from tests.benchmarks.measuring import Contender, Outcome, contest, drop_from_cache, pinned, warm
 from tests.benchmarks.resnap_jobs import regenerate
-from tests.benchmarks.tables import Table, amount, compact, rate, seconds, size_of, times
+from tests.benchmarks.tables import amount, compact, rate, seconds, size_of, times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,12 +149,6 @@ def test_the_best_time_counts_and_a_contenders_own_clock_goes_before_ours(tmp_pa
     assert (result.seconds, result.all_seconds, result.outcome.says) == (1.0, [3.0, 1.0, 2.0], "so")
 
 
-def test_a_rehearsal_does_not_count(tmp_path: Path) -> None:
-    times_told = iter([0.0, 5.0])
-    contender = Contender(name="a", run=lambda: Outcome(seconds=next(times_told)), rehearsed=True)
-    assert contest([contender], rounds=1, on_disk=tmp_path)["a"].all_seconds == [5.0]
-
-
 def test_a_contender_gets_no_more_processors_than_it_is_named_with() -> None:
     before = cores()
     with pinned(1):
@@ -187,21 +181,6 @@ def test_a_log_has_no_snapshots_but_those_kept_aside_which_are_those_of_a_replay
         assert all(load_snapshot(path) == load_snapshot(rebuilt / path.name) for path in below_the_log_end)
 
 
-def test_a_log_is_made_once(tmp_path: Path) -> None:
-    store = LogStore(tmp_path)
-    made = [path.stat().st_mtime_ns for path in store.log(SMALL).segments]
-    again = store.log(SMALL)
-    assert [path.stat().st_mtime_ns for path in again.segments] == made
-    store.drop(again)
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_sparse_log_takes_little_of_the_disk(tmp_path: Path) -> None:
-    log = LogStore(tmp_path).log(LogOptions(size_bytes=1 << 30, batch_bytes=1 << 20, sparse=True))
-    assert log.size_bytes > 1 << 30
-    assert sum(path.stat().st_blocks * 512 for path in log.segments) < 50 << 20
-
-
 def test_brokers_are_found_by_their_jar_wherever_it_lies_the_oldest_first(tmp_path: Path) -> None:
     for name in ("b/kafka_2.13-4.1.1.jar", "a/lib/kafka_2.13-3.10.0.jar", "a/9/kafka_2.13-3.9.1.jar",
                  "c/kafka_2.13-2.7.2.jar", "d/kafka_2.13-4.1.1-test.jar"):  # fmt: skip
@@ -216,11 +195,3 @@ def test_numbers_are_as_people_read_them() -> None:
     assert [amount(size) for size in (0, 200, 1536, 1 << 40)] == ["0 B", "200 B", "1.5 KiB", "1 TiB"]
     assert [seconds(value) for value in (0.0012345, 1.5, 71.2)] == ["1.23 ms", "1.5 s", "71.2 s"]
     assert (times(12.345), times(1234.5), rate(5e9, 2)) == ("12.3x", "1234x", "2.5 GB/s")
-
-
-def test_a_row_has_a_cell_for_each_column() -> None:
-    table = Table("T", ["a", "b"], remarks=["So it is."])
-    table.add("1", "2")
-    assert table.markdown() == "**T**\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n- So it is.\n"
-    with pytest.raises(ValueError, match="1 cells for 2"):
-        table.add("1")

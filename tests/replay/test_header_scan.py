@@ -221,23 +221,6 @@ def test_any_bytes_raise_nothing_but_a_format_error(data: bytes, next_base: int 
     scan_or_format_error(data, next_base, block_bytes)
 
 
-@thorough
-@given(
-    events=histories(legal=False, min_events=1, max_events=8),
-    damage=st.lists(st.tuples(st.integers(0, 2_000), st.binary(min_size=1, max_size=9)), min_size=1, max_size=3),
-    next_base=st.sampled_from((None, 30)),
-    block_bytes=st.sampled_from(BLOCK_SIZES),
-)
-def test_overwritten_bytes_raise_nothing_but_a_format_error(
-    events: list[Event], damage: list[tuple[int, bytes]], next_base: int | None, block_bytes: int
-) -> None:
-    data = bytearray(encode_events(events))
-    for position, garbage in damage:
-        at = position % len(data)
-        data[at : at + len(garbage)] = garbage[: len(data) - at]
-    scan_or_format_error(bytes(data), next_base, block_bytes)
-
-
 def test_a_length_that_claims_gigabytes_is_refused() -> None:
     good, bad = a_batch(), a_batch(offset=1)
     data = good + bad[:8] + struct.pack(">i", 2**31 - 1) + bad[12:] + a_batch(offset=2) * 1_000

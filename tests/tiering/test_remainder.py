@@ -65,14 +65,6 @@ def candidates(fixture_set: Callable[[str], FixtureSet]) -> Candidates:
     return before_replay(inventory)
 
 
-def test_what_the_store_holds_in_the_same_range_needs_no_shipping(candidates: Candidates) -> None:
-    first, *others = candidates.segments
-    held = _holding(candidates, (first.base_offset, first.next_base_offset or 0), log_bytes=first.size_bytes)
-    left = remainder(candidates, held)
-    assert (left.already, left.candidates.segments, left.failures) == (1, tuple(others), ())
-    assert left.candidates.refusals == candidates.refusals
-
-
 def test_what_overlaps_and_shares_no_boundary_is_refused_with_all_that_depends_on_it(candidates: Candidates) -> None:
     first, *others = candidates.segments
     late = replace(candidates, segments=tuple(others))
@@ -85,18 +77,6 @@ def test_what_overlaps_and_shares_no_boundary_is_refused_with_all_that_depends_o
     assert "ship to another prefix" in conflicts[0].hint
 
 
-def test_what_overlaps_and_shares_a_boundary_is_left_from_there_on(candidates: Candidates) -> None:
-    first, *_ = candidates.segments
-    left = remainder(candidates, _holding(candidates, (first.base_offset, (first.next_base_offset or 0) + 1)))
-    assert (left.already, left.candidates.segments) == (0, candidates.segments)
-
-
-def test_what_the_store_holds_in_one_piece_needs_no_shipping(candidates: Candidates) -> None:
-    first, second, *others = candidates.segments
-    left = remainder(candidates, _holding(candidates, (first.base_offset, second.next_base_offset or 0)))
-    assert (left.already, left.candidates.segments) == (2, tuple(others))
-
-
 def test_other_bytes_at_the_same_offsets_are_of_another_log(candidates: Candidates) -> None:
     first, *others = candidates.segments
     held = _holding(candidates, (first.base_offset, first.next_base_offset or 0), log_bytes=first.size_bytes + 1)
@@ -106,8 +86,3 @@ def test_other_bytes_at_the_same_offsets_are_of_another_log(candidates: Candidat
     assert "bytes of the same offsets" in left.candidates.blocking.detail
     assert "resnap verify" in left.candidates.blocking.hint
     assert left.candidates.segments == tuple(others)
-
-
-def test_an_empty_store_leaves_everything(candidates: Candidates) -> None:
-    left = remainder(candidates, _holding(candidates))
-    assert left.candidates == replace(candidates, refusals=left.candidates.refusals)

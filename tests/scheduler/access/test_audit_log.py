@@ -83,34 +83,6 @@ def test_what_is_kept_is_bounded(audit: AuditLog) -> None:
     assert len(str(entry.detail)) < 4500
 
 
-@each(
-    "text",
-    [
-        f"s3://AKIAIOSFODNN7EXAMPLE:{SECRET}@bucket/prefix",
-        f"s3://key:{SECRET}@bucket, s3://other/x",
-        f'{{"url": "s3://key:{SECRET}@bucket"}}',
-        f"http://h/x?X-Amz-Signature={SECRET}&a=b",
-        f"Authorization: Bearer {SECRET}",
-        f"bearer {SECRET}",
-        f"aws_secret_access_key={SECRET}",
-        f'"password": "{SECRET}"',
-        "resnap_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG",
-    ],
-)
-def test_secrets_of_every_form_are_masked(text: str) -> None:
-    said = redacted(text)
-    assert SECRET not in said
-    assert "0123456789abcdef" not in said
-    assert "***" in said
-
-
 @each("unit", ["z", "secret", "?key", "://", "://a:", "bearer ", "token =", " ", "&a", "resnap_"])
 def test_a_text_made_to_take_long_does_not(unit: str) -> None:
     assert len(redacted(unit * (50_000 // len(unit)))) > 0
-
-
-@pytest.mark.parametrize(
-    "text", ["s3://bucket/prefix/a@b", "payments-0: 98 missing", "resnap_segments_missing_snapshot", "me@example.org"]
-)
-def test_what_is_not_a_secret_is_left(text: str) -> None:
-    assert redacted(text) == text

@@ -190,6 +190,9 @@ SECRET = "s3cr3t-wJalrXUtnFEMI"
     "text",
     [
         f"https://user:{SECRET}@store/bucket: refused",
+        f"s3://AKIAIOSFODNN7EXAMPLE:{SECRET}@bucket/prefix",
+        f"s3://key:{SECRET}@bucket, s3://other/x",
+        f'{{"url": "s3://key:{SECRET}@bucket"}}',
         f"GET https://store/x?X-Amz-Signature={SECRET}&a=b",
         f"Authorization: Bearer {SECRET}",
         f"{{'authorization': 'Bearer {SECRET}'}}",
@@ -204,6 +207,7 @@ SECRET = "s3cr3t-wJalrXUtnFEMI"
 )
 def test_secrets_in_text_are_masked_in_messages_values_and_tracebacks(text: str) -> None:
     assert SECRET not in redacted(text)
+    assert "***" in redacted(text)
     stream = json_log()
     log.info(text, detail=text, nested={"of": [text]})
     logging.getLogger("botocore").warning("%s", text)
@@ -215,7 +219,8 @@ def test_secrets_in_text_are_masked_in_messages_values_and_tracebacks(text: str)
     assert SECRET not in stream.getvalue()
 
 
-def test_access_key_ids_are_masked() -> None:
+def test_access_key_ids_and_tokens_are_masked() -> None:
+    assert "0123456789abcdef" not in redacted("resnap_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG")
     assert redacted("credentials AKIAIOSFODNN7EXAMPLE were refused") == "credentials *** were refused"
 
 
@@ -236,6 +241,10 @@ def test_values_under_names_of_secrets_are_masked(name: str) -> None:
         "12 of 14 segments",
         "https://s3.example/bucket?list-type=2&prefix=a&max-keys=1000",
         "GET /bucket?key-marker=a/b&max-keys=1000: 503",
+        "s3://bucket/prefix/a@b",
+        "payments-0: 98 missing",
+        "resnap_segments_missing_snapshot",
+        "me@example.org",
     ],
 )
 def test_what_is_not_a_secret_stays(text: str) -> None:

@@ -18,7 +18,7 @@ from resnap.tiering.controller.expiration import (
     has_own_setting,
     parse_milliseconds,
 )
-from resnap.tiering.controller.metadata.folding import fold, load_image
+from resnap.tiering.controller.metadata.folding import fold
 from resnap.tiering.controller.metadata.image import (
     ALL_BROKERS,
     METADATA_VERSION,
@@ -57,16 +57,6 @@ def broker(broker_id: int, newest: int) -> Broker:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["kafka-3.9.1-kraft", "kafka-4.1.1-kraft", "kafka-4.4.0-kraft"])
-def test_the_dynamic_default_of_a_real_cluster_is_found_with_its_record(name: str, fixture_set: Sets) -> None:
-    found = load_image(fixture_set(name).data)
-    expiration = expiration_of(found, 1, {}).expiration
-    assert (expiration.value_ms, expiration.level) == (43_200_000, Level.ALL_BROKERS)
-    (offset,) = [change.offset for change in found.broker_config_changes if change.name == EXPIRATION]
-    assert expiration.offset == offset
-    assert [one.value_ms for _, one in expiration_history(found, 1, {})] == [DAY_MS, 43_200_000]
-
-
 @each(
     ("own", "of_all", "static", "expected"),
     [
@@ -89,13 +79,6 @@ def test_the_first_of_four_levels_that_says_something_a_broker_takes_counts(
     assert (effective.value_ms, effective.level, effective.overruled) == expected
     refused = [text for text in (own, of_all) if text is not None and parse_milliseconds(text) is None]
     assert len(effective.problems) == len(refused)
-
-
-def test_another_brokers_setting_is_not_ones_own() -> None:
-    found = image({OWN: {EXPIRATION: "5"}})
-    assert expiration_of(found, 1, {}).expiration.value_ms == 5
-    assert expiration_of(found, 2, {}).expiration.value_ms == DAY_MS
-    assert expiration_of(found, None, {}).expiration.value_ms == DAY_MS
 
 
 @pytest.mark.parametrize("name", [CHECK_INTERVAL, TRANSACTIONAL_EXPIRATION])
