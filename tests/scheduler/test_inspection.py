@@ -12,7 +12,7 @@ from resnap.scheduler.verbs.inspect.file import Asked, InspectView, Opened, run
 from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
+from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
 from resnap.storage.readers import FileReader
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.controller.transactions.metadata import TransactionState
@@ -161,14 +161,40 @@ def test_a_large_segment_is_never_held(tmp_path: Path) -> None:
     assert peak < 8 << 20 < path.stat().st_size
 
 
-def test_a_flipped_byte_in_a_marker_is_reported_after_what_came_before(tmp_path: Path) -> None:
-    batch, marker = a_batch(offset=0), bytearray(a_marker(offset=1))
-    marker[-3] ^= 1
-    path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(batch + marker)
-    rows, error = damaged(path)
-    assert [row["baseOffset"] for row in rows] == [0]
-    assert (error.position, error.what) == (len(batch), "record batch checksum (CRC-32C)")
+def changed(data: bytes, position: int, byte: int) -> bytes:
+    """Return ``data`` with another byte at a position, which may count from the end."""
+    copy = bytearray(data)
+    copy[position] = byte
+    return bytes(copy)
+
+
+FIRST, SECOND = a_batch(offset=0), a_batch(offset=1, base_sequence=1)
+SNAPSHOT = snapshot_bytes([ProducerEntry(pid, 0, 4, 4, 4, 1_700_000_000_000, -1, -1) for pid in range(12)])
+
+
+@each(
+    ("name", "content", "rows", "position", "damage"),
+    [
+        ("0.log", FIRST + changed(a_marker(offset=1), -3, 9), 1, len(FIRST), "record batch checksum (CRC-32C)"),
+        ("0.log", FIRST + changed(SECOND, 16, 9) + SECOND, 1, len(FIRST) + 16, "message magic"),
+        ("0.log", SECOND + SECOND, 1, len(SECOND), "expected at least 2, found 1"),
+        ("2.log", SECOND, 0, 0, "expected at least 2, found 1"),
+        ("7.snapshot", SNAPSHOT[:-1], 11, len(SNAPSHOT) - 1, "producer snapshot length"),
+        ("7.snapshot", changed(SNAPSHOT, -1, 9), 12, 2, "checksum"),
+        *(("7.snapshot", content, 0, 0, "") for content in (b"", b"\0\1", b"\0\1" + bytes(7), b"\0\2" + bytes(8))),
+        ("replication-offset-checkpoint", b"0\n2\npayments 0 17\n", 0, 2, "expected 2 entries"),
+    ],
+)
+def test_what_comes_before_damage_is_shown_and_the_damage_is_reported_with_its_place(
+    *, name: str, content: bytes, rows: int, position: int, damage: str, tmp_path: Path
+) -> None:
+    number, dot, suffix = name.partition(".")
+    path = tmp_path / (f"{int(number):020d}.{suffix}" if dot else name)
+    path.write_bytes(content)
+    found, error = damaged(path)
+    assert len(found) == rows
+    assert damage in str(error)
+    assert error.position == position or not damage, error
 
 
 def test_a_flipped_byte_in_a_record_shows_only_with_verify_crc(tmp_path: Path) -> None:
@@ -178,16 +204,6 @@ def test_a_flipped_byte_in_a_record_shows_only_with_verify_crc(tmp_path: Path) -
     path.write_bytes(batch)
     assert len(shown(path)[1]) == 1
     assert damaged(path, verify_crc=True)[1].position == 0
-
-
-def test_offsets_that_do_not_rise_are_damage(tmp_path: Path) -> None:
-    path = tmp_path / "00000000000000000005.log"
-    path.write_bytes(a_batch(offset=5) + a_batch(offset=5, base_sequence=1))
-    rows, error = damaged(path)
-    assert [row["baseOffset"] for row in rows] == [5]
-    assert (error.expected, error.found) == ("at least 6", 5)
-    path.write_bytes(a_batch(offset=4))
-    assert damaged(path)[1].found == 4
 
 
 def test_a_torn_tail_is_damage_in_a_closed_segment_only(tmp_path: Path) -> None:
@@ -209,40 +225,6 @@ def test_zeros_after_the_last_batch_are_not_damage(tmp_path: Path) -> None:
     assert damaged(path)[1].position == len(a_batch(offset=0))
 
 
-def test_a_bad_header_in_the_middle_is_damage(tmp_path: Path) -> None:
-    bad = bytearray(a_batch(offset=1, base_sequence=1))
-    bad[16] = 9
-    path = tmp_path / "00000000000000000000.log"
-    path.write_bytes(a_batch(offset=0) + bad + a_batch(offset=2, base_sequence=2))
-    rows, error = damaged(path)
-    assert (len(rows), error.what, error.found) == (1, "message magic", 9)
-
-
-def test_entries_before_the_end_of_a_short_snapshot_are_shown(tmp_path: Path, payments: Path) -> None:
-    path = tmp_path / "00000000000000001107.snapshot"
-    path.write_bytes((payments / path.name).read_bytes()[:-1])
-    rows, error = damaged(path)
-    assert len(rows) == 11
-    assert error.what == "producer snapshot length"
-
-
-def test_entries_of_a_snapshot_with_a_wrong_checksum_are_shown_before_the_error(tmp_path: Path, payments: Path) -> None:
-    data = bytearray((payments / "00000000000000001107.snapshot").read_bytes())
-    data[-1] ^= 1
-    path = tmp_path / "00000000000000001107.snapshot"
-    path.write_bytes(data)
-    rows, error = damaged(path)
-    assert len(rows) == 12
-    assert "checksum" in error.what
-
-
-@pytest.mark.parametrize("content", [b"", b"\0\1", b"\0\1" + bytes(7), b"\0\2" + bytes(8)])
-def test_a_snapshot_without_a_usable_header_has_no_rows(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "00000000000000001107.snapshot"
-    path.write_bytes(content)
-    assert damaged(path)[0] == []
-
-
 def test_an_index_that_points_past_the_end_of_its_log_is_damage(tmp_path: Path, payments: Path) -> None:
     name = "00000000000000000158"
     (tmp_path / f"{name}.index").write_bytes((payments / f"{name}.index").read_bytes())
@@ -251,12 +233,6 @@ def test_an_index_that_points_past_the_end_of_its_log_is_damage(tmp_path: Path, 
     assert rows
     assert all(row["position"] < 5000 for row in rows)
     assert error.what == "offset index position"
-
-
-def test_a_damaged_checkpoint_is_reported_with_file_and_position(tmp_path: Path) -> None:
-    path = tmp_path / "replication-offset-checkpoint"
-    path.write_bytes(b"0\n2\npayments 0 17\n")
-    assert damaged(path)[1].expected == "2 entries"
 
 
 @each(
