@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
 import pytest
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from resnap.storage.errors import LockedError
 from resnap.storage.layouts.flat.keys import parse_key
-from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.deleting import collect, find_garbage
 from resnap.tiering.shipping.lease import leased
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
 
 DAY_MS = 86_400_000
@@ -165,39 +164,6 @@ def test_an_object_written_again_or_named_between_two_listings_is_left(store: Me
     list(collect(store, garbage, who="gc", now_ms=0))
     assert left - keys(store) == left - {anew}
     check_objects(store, manifests(store)[0])
-
-
-def test_an_upload_whose_objects_go_under_its_hands_gets_no_manifest(
-    store: MemoryObjectStore, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
-) -> None:
-    """The worst that a gc can do that was stopped for long: the uploader lists all objects right before."""
-
-    class Collecting(PassingStore):
-        def put_stream(self, key: str, open_body: BodyOpener, **facts: Any) -> None:
-            super().put_stream(key, open_body, **facts)
-            if key.endswith(".snapshot"):
-                self.inner.delete(key.replace(".snapshot", ".log"))
-
-    other = Collecting(MemoryObjectStore(f"garbage-{uuid4()}"))
-    shipments = tier(fixture_set(UPGRADED).data, other, tmp_path, only={"payments-0"})
-    assert shipments[0].failures
-    assert manifest_keys(other) == []
-    assert manifest_keys(store)
-
-
-def test_temporary_files_of_killed_writes_are_unfinished(tmp_path: Path) -> None:
-    store = LocalObjectStore(tmp_path / "store")
-    store.put("folder/key", b"x")
-    left = tmp_path / "store" / "folder" / f".resnap-{'0' * 32}~"
-    left.write_bytes(b"half")
-    other = tmp_path / "store" / "folder" / "somebody's~"
-    other.write_bytes(b"x")
-    assert find_garbage(store, older_than_ms=DAY_MS).unfinished == ()
-    garbage = find_garbage(store, older_than_ms=0)
-    assert [one.handle for one in garbage.unfinished] == [str(left)]
-    assert [one.problem for one in collect(store, garbage, who="gc", now_ms=0)] == [None]
-    assert not left.exists()
-    assert other.exists()
 
 
 def test_a_listing_that_misses_what_is_there_makes_nothing_garbage(store: MemoryObjectStore, clock: Clock) -> None:

@@ -123,17 +123,6 @@ OBJECTS = _objects(0, _segment_id(0, 10))
 CHAIN = [shipped(0, 10), shipped(10, 25), shipped(25, 40)]
 
 
-def test_what_was_shipped_from_the_log_start_on_is_announced_in_order() -> None:
-    found = judge(PARTITION, CHAIN[::-1], situation())
-    assert (spans(found.segments), found.stop, found.below) == ([(0, 10), (10, 25), (25, 40)], None, 0)
-
-
-def test_announcing_goes_on_where_brokers_are() -> None:
-    cache = cached(copied("a", 0, 24))
-    found = judge(PARTITION, CHAIN, situation(cache=cache))
-    assert (spans(found.segments), found.below, found.stop) == ([(25, 40)], 2, None)
-
-
 def test_what_was_announced_is_not_announced_again() -> None:
     told = [record for one in CHAIN for record in records_of(one, broker_id=1, now_ms=2)]
     found = judge(PARTITION, CHAIN, situation(cache=cached(told)))
@@ -162,17 +151,6 @@ def test_the_log_may_start_within_the_first_segment() -> None:
     started_late = replace(situation().partition, log_start_offset=12)  # type: ignore[type-var]
     found = judge(PARTITION, CHAIN, situation(partition=started_late))
     assert (spans(found.segments), found.below, found.stop) == ([(10, 25), (25, 40)], 1, None)
-
-
-def test_a_gap_ends_it_and_nothing_above_is_announced() -> None:
-    found = judge(PARTITION, [CHAIN[0], CHAIN[2]], situation())
-    assert spans(found.segments) == [(0, 10)]
-    assert found.stop is not None
-    assert (found.stop.reason, found.stop.offset) == (StopReason.GAP, 25)
-
-
-def test_the_first_segment_must_not_lie_above_the_log_start() -> None:
-    assert stop_of(*CHAIN[1:]).reason is StopReason.GAP
 
 
 def test_other_boundaries_than_those_of_brokers_overlap() -> None:
