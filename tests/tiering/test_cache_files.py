@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -78,45 +77,10 @@ def test_what_is_kept_is_known_again(partition: PartitionDir, tmp_path: Path) ->
     assert files.load(partition) == kept
 
 
-def test_nothing_is_known_at_first(partition: PartitionDir, tmp_path: Path) -> None:
-    complaints: list[str] = []
-    assert CacheFiles(tmp_path / "state", complaints.append).load(partition) == CachedResults()
-    assert complaints == []
-
-
-def test_results_of_a_release_that_decided_otherwise_are_not_used(partition: PartitionDir, tmp_path: Path) -> None:
-    complaints: list[str] = []
-    files = CacheFiles(tmp_path / "state", complain=complaints.append)
-    kept = results(files.directory(partition))
-    files.save(partition, kept, before=CachedResults())
-    path = files.directory(partition) / FILE
-    head, _, body = path.read_bytes().partition(b"\n")
-    path.write_bytes(re.sub(rb'"version": [0-9]+', b'"version": 5', head) + b"\n" + body)
-    assert CacheFiles(tmp_path / "state", complain=complaints.append).load(partition) == CachedResults()
-    assert "version 5" in complaints[-1]
-
-
 def test_of_another_topic_in_the_same_place_nothing_is_known(partition: PartitionDir, tmp_path: Path) -> None:
     files = CacheFiles(tmp_path / "state")
     files.save(partition, results(files.directory(partition)), before=CachedResults())
     assert files.load(replace(partition, topic_id="another")) == CachedResults()
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"", b"\n", b"{}\n{}", b"[]\n", b"null\nnull\n", b'{"version":2,"crc32c":0}\n{}\n']
-)
-def test_an_invalid_file_is_reported_and_rewritten(partition: PartitionDir, tmp_path: Path, garbage: bytes) -> None:
-    complaints: list[str] = []
-    files = CacheFiles(tmp_path / "state", complaints.append)
-    path = files.directory(partition) / FILE
-    path.parent.mkdir(parents=True)
-    path.write_bytes(garbage)
-    assert files.load(partition) == CachedResults()
-    assert len(complaints) == 1
-    assert str(path) in complaints[0]
-    kept = results(files.directory(partition))
-    files.save(partition, kept, before=CachedResults())
-    assert files.load(partition) == kept
 
 
 WHOLE = CachedResults(
@@ -135,16 +99,6 @@ def test_no_bytes_make_reading_fail_or_give_another_cached_result(cut: int, flip
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return
     assert found == WHOLE
-
-
-def test_where_nothing_can_be_written_that_is_said_once(partition: PartitionDir, read_only_disk: Path) -> None:
-    complaints: list[str] = []
-    files = CacheFiles(read_only_disk / "state", complaints.append)
-    for _ in range(3):
-        files.save(partition, CachedResults(rules="x"), before=CachedResults())
-    assert len(complaints) == 1
-    assert "--state-dir" in complaints[0]
-    assert files.load(partition) == CachedResults()
 
 
 def test_a_full_disk_leaves_the_run_cache_that_was_there(partition: PartitionDir, tiny_disk: Path) -> None:
