@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -152,26 +153,19 @@ def scope_of(
         UsageError: none of them names a source.
 
     """
+    scope = Scope(sources=(), topics=settings.topics, exclude_topics=settings.exclude_topics)
     if reads == "cluster":
-        connect, remote = partial(cluster_of, settings), remote_of(settings)
-        return Scope(
-            sources=(),
-            topics=settings.topics,
-            exclude_topics=settings.exclude_topics,
-            partitions=settings.partitions,
-            remote=remote,
-            connect=connect,
-        )
+        connect = partial(cluster_of, settings)
+        return replace(scope, partitions=settings.partitions, remote=remote_of(settings), connect=connect)
     if reads == "other" or (reads == "store" and not sources):
-        return Scope(sources=(), topics=settings.topics, exclude_topics=settings.exclude_topics)
+        return scope
     places = saved.sources if saved is not None else tuple(sources or map(str, settings.log_dirs))
     if not places:
         hint = "give a log dir or a partition's directory, or --server-properties FILE with log.dirs in it"
         raise UsageError("no LOG_DIR to work on", hint=hint)
-    return Scope(
+    return replace(
+        scope,
         sources=places,
-        topics=settings.topics,
-        exclude_topics=settings.exclude_topics,
         partitions=settings.partitions,
         connect=None if settings.bootstrap_server is None else partial(cluster_of, settings),
         high_watermark=settings.high_watermark,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FileGoneError, ResnapError, UsageError
 from resnap.storage.log.internal_topic import partitions_of
@@ -24,20 +24,13 @@ _READ_ATTEMPTS: Final = 5
 """Compaction deletes segments of a partition once in minutes at most."""
 
 
-class ReadState(NamedTuple):
-    """What was read, and what could not be."""
-
-    state: ClusterState
-    faults: tuple[ResnapError, ...]
-    """Of partitions of ``__consumer_offsets``, whose groups are missing in ``state``."""
-
-
 def read_cluster_state(
     log_dirs: Sequence[Path], metadata_log: Path | None, *, taken_ms: int, is_secret: Callable[[str], bool] | None
-) -> ReadState:
-    """Return the state of the cluster that ``log_dirs`` are of, as far as their node knows it.
+) -> tuple[ClusterState, tuple[ResnapError, ...]]:
+    """Return the state of the cluster that ``log_dirs`` are of, as far as their node knows it, and what is not read.
 
-    ``is_secret`` says which settings are left out (``metadata_of``).
+    The latter is of partitions of ``__consumer_offsets``, whose groups are missing in the state. ``is_secret`` says
+    which settings are left out (``metadata_of``).
 
     Raises:
         UsageError: they are not the log dirs of one node.
@@ -59,7 +52,7 @@ def read_cluster_state(
     state = ClusterState(
         cluster_id=cluster_id, node_id=node_id, taken_ms=taken_ms, metadata=metadata, offsets=tuple(offsets)
     )
-    return ReadState(state, tuple(faults))
+    return state, tuple(faults)
 
 
 def _node(log_dirs: Sequence[LogDir]) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ObjectNotFoundError, UsageError, in_file
 from resnap.storage.stores.protocol import key_part
@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 
 FOLDER: Final = ".resnap/cluster/"
 _KEY: Final = re.compile(rf"{re.escape(FOLDER)}(?P<cluster>[^/]+)/(?P<moment>\d{{8}}T\d{{9}}Z)-(?P<node>\d+)\.json")
-
-
-class StoredState(NamedTuple):
-    """The key of a state, and what it says."""
-
-    key: str
-    cluster: str
-    """Its id, as a part of a key."""
-    moment: str
-    node_id: int
 
 
 def state_key(state: ClusterState) -> str:
@@ -81,15 +71,14 @@ def newest_states(store: ObjectStore, cluster_ids: Collection[str]) -> list[tupl
     """
     parts = {key_part(cluster_id) for cluster_id in cluster_ids}
     matches = [match for info in store.list(FOLDER) if (match := _KEY.fullmatch(info.key)) is not None]
-    found = [StoredState(one[0], one["cluster"], one["moment"], int(one["node"])) for one in matches]
-    found = [stored for stored in found if not parts or stored.cluster in parts]
-    clusters = sorted({stored.cluster for stored in found})
+    found = [match for match in matches if not parts or match["cluster"] in parts]
+    clusters = sorted({match["cluster"] for match in found})
     if len(clusters) > 1:
         raise UsageError(
             f"{store.url} has states of the clusters {', '.join(clusters)}",
-            hint=f"name one with --cluster-state, such as {found[-1].key}",
+            hint=f"name one with --cluster-state, such as {found[-1][0]}",
         )
-    newest = {stored.node_id: stored.key for stored in found}  # in the order of their moments
+    newest = {int(match["node"]): match[0] for match in found}  # in the order of their moments
     return [(key, _read(store, key)) for key in newest.values()]
 
 
