@@ -1,4 +1,4 @@
-"""The first page: can tiering be turned on yet? Overall, by topic, or by partition on request.
+"""The first page: can tiering be turned on yet? Overall, by topic, or by partition on request; or over all brokers.
 
 Its picture shows missing snapshots over days; the table has a bar for the disk of each topic.
 """
@@ -11,9 +11,12 @@ from typing import Annotated, Any, Final, NamedTuple
 from fastapi import APIRouter, Depends, Query, Response
 from markupsafe import Markup
 
-from resnap.scheduler.api.paging import PAGE, Page
+from resnap.scheduler.api.fleet import collected_by, counts_of, matching, topics_by_verdict
+from resnap.scheduler.api.paging import PAGE, Page, Paging
+from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.output.answer import MOST_NAMED, answer_of, turn_on_lines, way_of
+from resnap.scheduler.output.answer import MOST_NAMED, answer_of, fault_rows_if, turn_on_lines, way_of, why_of
+from resnap.scheduler.output.records import row_of
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.scan_history import ScannedDay, scanned_days
@@ -30,6 +33,7 @@ from resnap.tiering.judging.refusal import UnblockedBy
 router = APIRouter(include_in_schema=False)
 Glob = Annotated[str, Query(max_length=260)]
 Source = Annotated[str, Query(max_length=4096)]
+_WORST_FIRST: Final = (Verdict.BLOCKED, Verdict.UNKNOWN, Verdict.READY, Verdict.NEVER)
 _LAST_RUNS = 5
 _MOST_LINKED = 5
 """Partitions with unfit snapshots in one store, or whose tiering has stopped."""
@@ -129,6 +133,43 @@ def show_topics(context: Context, listing: Listing, topic: Glob = "") -> Respons
         Command("the same in a shell", context.shell.overview("scan", "", topic)),
     ]
     return context.page("topics.html", values)
+
+
+@router.get("/fleet")
+def show_fleet(
+    context: Context,
+    paging: Paging,
+    topic: Glob = "",
+    verdict: Annotated[list[Verdict] | None, Query()] = None,
+) -> Response:
+    """Answer for the whole cluster, and show a page of topics, those that are blocked first."""
+    collected = collected_by(context.services)
+    found = sorted(matching(collected, topic, verdict or ()), key=lambda answer: _WORST_FIRST.index(answer.verdict))
+    shown, following = paging.cut_at(lambda limit, skip: found[skip : skip + limit])
+    rows = [row_of(FleetTopicRow, answer) for answer in shown]
+    asked = {"topic": topic, "verdict": [named.value for named in verdict or ()]}
+    topics = {"topics": [topic]} if topic else None
+    counts, status = counts_of(collected), collected.status
+    values = {
+        "answer": answer_of(topics_by_verdict(status.topics), silent=len(status.silent)),
+        "rows_of": lambda topic: f"{link('/fleet', topic=glob_of(topic))}#topics",
+        "collected_ms": collected.at_ms,
+        "counts": counts,
+        "kinds": VERDICTS,
+        "topics": [(one, row, why_of(row)) for one, row in zip(shown, rows, strict=True)],
+        "matching": len(found),
+        "brokers": [row_of(FleetBrokerRow, broker) for broker in status.brokers],
+        "unanswered": status.unanswered,
+        "known_faults": fault_rows_if(status.releases),
+        "not_checked": None if status.releases is None else status.releases.not_checked,
+        "wanted": asked,
+        **turned("/fleet", paging, following, **asked),
+        "commands": [
+            Command("the same in a shell", context.shell.line("fleet status", settings=topics)),
+            context.api(link("/v1/fleet", **asked), "the same from the API"),
+        ],
+    }
+    return context.page("fleet.html", values)
 
 
 def _topics(services: Services, wanted: PartitionFilter, listing: _Listing) -> dict[str, Any]:

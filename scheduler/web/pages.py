@@ -1,22 +1,32 @@
-"""Common parts of all pages: the principal, the navigation, and an ETag, so that unchanged pages are not sent again."""
+"""Common parts of all pages: the principal, the navigation, and an ETag, so that unchanged pages are not sent again.
 
+A problem is a page, too, if a browser requested it; programs get JSON.
+"""
+
+import json
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlencode
 
 from fastapi import Depends, Request, Response
 from fastapi.responses import HTMLResponse
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from resnap.scheduler.access.roles import Principal, Role
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.etags import tagged
 from resnap.scheduler.api.paging import Page
+from resnap.scheduler.api.problems import MEDIA_TYPE
+from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.runs.scans import ScannedPartition
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, curl, plan_file
 from resnap.scheduler.web.rendering import in_path, render
+
+_OF_THE_BODY = {"content-type", "content-length"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +116,47 @@ def partition_path(seen: ScannedPartition) -> str:
 def glob_of(name: str) -> str:
     """Return a glob that fits ``name`` alone."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
+def opens_page(scope: MutableMapping[str, Any]) -> bool:
+    """Whether a request is a browser's, for one of the pages."""
+    is_page = scope["method"] in {"GET", "HEAD"} and not str(scope["path"]).startswith("/v1/")
+    return is_page and "text/html" in Headers(scope=scope).get("accept", "")
+
+
+def with_error_pages(app: ASGIApp) -> ASGIApp:
+    """Return ``app`` with problems as pages of the same status and headers where a page was asked for."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if not opens_page(scope):
+            await app(scope, receive, send)
+            return
+        start: Message | None = None
+        problem = b""
+
+        async def send_on(message: Message) -> None:
+            nonlocal start, problem
+            if (
+                message["type"] == "http.response.start"
+                and Headers(raw=message["headers"]).get("content-type") == MEDIA_TYPE
+            ):
+                start = message
+            elif start is None:
+                await send(message)
+            else:
+                problem += message.get("body", b"")
+                if not message.get("more_body"):
+                    await _page(problem, start, Request(scope))(scope, receive, send)
+
+        await app(scope, receive, send_on)
+
+    return answer
+
+
+def _page(problem: bytes, start: Message, request: Request) -> HTMLResponse:
+    who = context_in(request.scope).principal
+    menu = {} if who is None else menu_of(request, who, request.app.state.services)
+    headers = {name: value for name, value in Headers(raw=start["headers"]).items() if name not in _OF_THE_BODY}
+    return HTMLResponse(
+        render("error.html", {**menu, "problem": json.loads(problem)}), start["status"], headers=headers
+    )
