@@ -11,6 +11,7 @@ import typer
 from resnap.scheduler.cli.flags import METADATA, S3, SERVER, WRITE
 from resnap.scheduler.job.contract import Reported, Request, Verb, View
 from resnap.scheduler.settings.values import is_secret_name
+from resnap.scheduler.verbs.restored_state import share_groups
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import human_bytes, instant, some
@@ -125,6 +126,7 @@ class ExportView(View["Reported[Exported]"]):
             "offsetsPartitions": len(state.offsets),
             "groups": len(state.groups),
             "offsets": sum(map(len, state.groups.values())),
+            "shareGroups": list(state.share_groups),
             "metadataOffset": None if metadata is None else metadata.offset,
             "topics": 0 if metadata is None else len(metadata.topics),
             "configs": 0 if metadata is None else sum(map(len, metadata.configs.values())),
@@ -144,6 +146,8 @@ class ExportView(View["Reported[Exported]"]):
         yield f"{contents(state)} {would}written to {exported.key} ({size})."
         if state.metadata is not None and state.metadata.secrets_left_out:
             yield f"Left out: {some(state.metadata.secrets_left_out, 'secret')} (--credentials)."
+        if state.share_groups:
+            yield f"Left out: {share_groups(state)}."
         if self._dry_run:
             yield "Next: the same command without --dry-run."
         else:

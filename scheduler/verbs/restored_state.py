@@ -158,6 +158,11 @@ class RestoredState:
                 f"the offsets of {some(len(self.resets), 'consumer group')} are known: with --offsets-to DIR they are"
                 " written as files for kafka-consumer-groups.sh"
             )
+        if self.exported.state.share_groups:
+            yield (
+                f"{share_groups(self.exported.state)} are not restored: they begin where their share.auto.offset.reset"
+                " says"
+            )
         yield from _left_out(self.exported.state)
 
     def text(self, would: str) -> Iterator[str]:
@@ -174,6 +179,12 @@ class RestoredState:
                 f"Offsets of {some(len(self.resets), 'consumer group')} {would}written to {self.offsets_to}: once the"
                 f" cluster runs, and before consumers start: sh {self.offsets_to / SCRIPT} HOST:PORT"
             )
+
+
+def share_groups(state: ClusterState) -> str:
+    """Return in words what is not kept of share groups, and of which."""
+    groups = state.share_groups
+    return f"the offsets of {some(len(groups), 'share group')} ({first_of(groups, MOST_NAMED)})"
 
 
 def _left_out(state: ClusterState) -> Iterator[str]:

@@ -30,6 +30,12 @@ AUTHORIZER: Final = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
+SHARE: Final = {
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "share.coordinator.state.topic.num.partitions": 1,
+}
+FIRST_WITH_SHARE_GROUPS: Final = (4, 2)
 CONSUMER_GROUPS: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 ACLS, CONFIGS = "kafka.admin.AclCommand", "kafka.admin.ConfigCommand"
 SET: Final = (
@@ -94,12 +100,20 @@ def offset_of(tools: Tools, broker: Broker, group: str, partition: int) -> int:
     return next(int(words[3]) for words in found if words[1:3] == ["payments", str(partition)])
 
 
+def joined_share_groups(broker: Broker) -> list[str]:
+    """Let a share group read payments, where the release has share groups; return which there are."""
+    if broker.release.line < FIRST_WITH_SHARE_GROUPS:
+        return []
+    broker.release.run(HERE / "ShareGroup.java", broker.address, "sharers", "payments")
+    return ["sharers"]
+
+
 @pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.4.0", marks=pytest.mark.heavy)])
 def test_consumers_go_on_and_rules_hold_in_the_cluster_that_a_bucket_gave(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
 ) -> None:
     kafka, tools, store = release(version), Tools(release("3.9.1")), (tmp_path / "store").as_uri()
-    old = Broker(kafka, [tmp_path / "old" / "data"], AUTHORIZER)
+    old = Broker(kafka, [tmp_path / "old" / "data"], AUTHORIZER | SHARE)
     old.root.mkdir()
     with old.running():
         for topic, partitions in TOPICS.items():
@@ -114,11 +128,12 @@ def test_consumers_go_on_and_rules_hold_in_the_cluster_that_a_bucket_gave(
         groups(old, "transact", "billing", "payments", 1, 12, "commit")
         groups(old, "transact", "billing", "payments", 0, 99, "abort")
         groups(old, "commit", "team/tip", "payments", 0, last, "")
+        sharers = joined_share_groups(old)
         select = [word for topic in TOPICS for word in ("--topic", topic)]
         tier = ("tier", old.log_dirs[0], *select, "--to", store, "--as-of", "roll", "--engine", "local")
         assert command(*tier).code == 0
         exported = command("export", old.log_dirs[0], "--to", store, "--credentials", "--output", "json")
-        assert exported.code == 0, exported.err
+        assert (exported.code, exported.document["shareGroups"]) == (0, sharers), exported.err
         expected = tools.shown(old)
         old.kill()
 
@@ -139,6 +154,7 @@ def test_consumers_go_on_and_rules_hold_in_the_cluster_that_a_bucket_gave(
         "billing": [],
     }
     assert f"team/tip at payments-0 from {last} to {end}" in ran.err
+    assert ("the offsets of 1 share group (sharers) are not restored" in ran.err) is bool(sharers)
     with new.running():
         end_transactions(new, sorted(set(re.findall(r"kafka-transactions\.sh (\S+ \S+ abort .*?) \(", ran.err))))
         assert tools.shown(new) == expected

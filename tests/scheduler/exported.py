@@ -71,9 +71,16 @@ def with_metadata(log_dir: Path, records: Sequence[MetadataRecord], end_offset: 
     return log_dir
 
 
-def with_offsets(log_dir: Path, offsets: Mapping[str, Mapping[TopicPartition, int]], number: int = 0) -> Path:
+def with_offsets(
+    log_dir: Path,
+    offsets: Mapping[str, Mapping[TopicPartition, int]],
+    number: int = 0,
+    share_groups: Sequence[str] = (),
+) -> Path:
     """Write a partition of ``__consumer_offsets`` into a log dir."""
     log = OffsetsLog()
+    for group in share_groups:
+        log.records((b"\0\x0b" + len(group).to_bytes(2, "big") + group.encode(), bytes(15)))
     for group, committed in offsets.items():
         log.records(*((key_of(group, at), value_of(CommittedOffset(offset))) for at, offset in committed.items()))
     log.write(log_dir, number)

@@ -54,7 +54,7 @@ def test_offsets_and_metadata_of_a_node_come_into_one_object(command: Resnap, tm
     assert document["offsets"] == [
         {"partition": 0, "endOffset": 2, "groups": {
             "audit": [["payments", 0, 3, -1, ""]], "billing": [["payments", 0, 7, -1, ""]],
-        }},
+        }, "shareGroups": []},
     ]  # fmt: skip
     metadata = document["metadata"]
     assert metadata["topics"] == {"payments": {"topicId": ID, "partitions": 2}}
@@ -68,6 +68,18 @@ def test_offsets_and_metadata_of_a_node_come_into_one_object(command: Resnap, tm
     assert {name: summary[name] for name in ("groups", "offsets", "topics", "configs", "quotas")} == {
         "groups": 2, "offsets": 2, "topics": 1, "configs": 2, "quotas": 1,
     }  # fmt: skip
+
+
+def test_share_groups_are_named_as_left_out(command: Resnap, tmp_path: Path) -> None:
+    data, store = with_offsets(whole(tmp_path), {}, 3, share_groups=("sharers", "runners")), tmp_path / "store"
+    ran = command("export", data, "--to", store.as_uri())
+    assert (ran.code, "Left out: the offsets of 2 share groups (runners, sharers)." in ran.out) == (0, True), ran.out
+    assert "2 committed offsets of 2 groups" in ran.out
+    ran = command("export", data, "--to", store.as_uri(), *JSON)
+    assert ran.document["shareGroups"] == ["runners", "sharers"]
+    assert [document["offsets"][1]["shareGroups"] for document in documents(store)] == [["runners", "sharers"]] * 2
+    other = command("export", with_offsets(node(tmp_path / "other", 2), OFFSETS), "--to", store.as_uri())
+    assert (other.code, "share group" in other.out + other.err) == (0, False)
 
 
 def test_passwords_and_credentials_come_only_where_they_are_asked_for(command: Resnap, tmp_path: Path) -> None:

@@ -76,10 +76,17 @@ def export(
 ) -> Callable[..., str]:
     """Export a node with these offsets, and more records; return the key."""
 
-    def exported(offsets: Any, *more: MetadataRecord, number: int = 1, end_offset: int = 100, of: str = "") -> str:
+    def exported(
+        offsets: Any,
+        *more: MetadataRecord,
+        number: int = 1,
+        end_offset: int = 100,
+        of: str = "",
+        share_groups: tuple[str, ...] = (),
+    ) -> str:
         payments = topic("payments", of or topic_id(fixture_set).strip(), 5)
         data = node(tmp_path / f"node-{number}-{end_offset}", number, cluster_id)
-        with_offsets(with_metadata(data, [*payments, RETENTION, *more], end_offset), offsets)
+        with_offsets(with_metadata(data, [*payments, RETENTION, *more], end_offset), offsets, share_groups=share_groups)
         ran = command("export", data, "--to", store.as_uri(), "--credentials", *JSON)
         assert ran.code == 0, ran.err
         return str(ran.document["key"])
@@ -96,6 +103,13 @@ def restore(command: Resnap, store: Path, tmp_path: Path) -> Callable[..., Ran]:
         return command("restore", store.as_uri(), "--into", data, "--new-cluster", data, *more, *JSON)
 
     return restored
+
+
+def test_share_groups_that_were_seen_are_named(export: Callable[..., str], restore: Callable[..., Ran]) -> None:
+    export({}, share_groups=("sharers",))
+    ran = restore()
+    assert ran.code == 0, ran.err
+    assert "the offsets of 1 share group (sharers) are not restored" in " ".join(ran.err.split())
 
 
 def state_of(ran: Ran) -> Any:

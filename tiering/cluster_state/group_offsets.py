@@ -5,10 +5,12 @@ record of a group and partition counts. A record without a value removes the off
 
 An offset that a transaction commits counts from the transaction's marker on, unless the group has committed a later
 one meanwhile: the order of the records decides, not that of the markers. Those of aborted and open transactions do not
-count. Other records of the topic, about members of groups and share groups, have keys of versions from 2 on.
+count. Other records of the topic have keys of versions from 2 on. Of these only the names of share groups are read;
+what they have acknowledged is in ``__share_group_state``.
 
 Source: ``OffsetMetadataManager.replay`` and ``replayEndTransactionMarker``, before 4.0
-``GroupMetadataManager.loadGroupsAndOffsets``; ``OffsetCommitKey.json`` (0 to 1), ``OffsetCommitValue.json`` (0 to 4).
+``GroupMetadataManager.loadGroupsAndOffsets``; ``OffsetCommitKey.json`` (0 to 1), ``OffsetCommitValue.json`` (0 to 4),
+``ShareGroupMetadataKey.json``.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 NEWEST_KEY_VERSION: Final = 1
 """Of the keys of committed offsets; 0 was written before 0.9, in the same form."""
 NEWEST_VALUE_VERSION: Final = 4
+SHARE_GROUP_KEY_VERSION: Final = 11
+"""Of the key of a record that is there for as long as a share group is (KIP-932)."""
 NO_LEADER_EPOCH: Final = -1
 NO_EXPIRY: Final = -1
 _VERSION: Final = struct.Struct(">h")
@@ -50,6 +54,14 @@ class OffsetCommitKey:
     group: String
     topic: String
     partition: Int32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareGroupMetadataKey:
+    """The name of a share group."""
+
+    flexible_since: ClassVar[int] = 1
+    group: String
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +97,8 @@ class OffsetsPartition:
     end_offset: int
     """Above the last record that was read; of two replicas the higher one knows more."""
     groups: GroupOffsets
+    share_groups: tuple[str, ...] = ()
+    """Of which nothing else is read."""
 
 
 def decode_key(key: Buffer | None, *, at: int = 0) -> tuple[str, TopicPartition] | None:
@@ -100,6 +114,18 @@ def decode_key(key: Buffer | None, *, at: int = 0) -> tuple[str, TopicPartition]
         return None
     found = read_whole(OffsetCommitKey, cursor, version)
     return found.group, TopicPartition(found.topic, found.partition)
+
+
+def decode_share_group(key: Buffer, *, at: int = 0) -> str | None:
+    """Return the share group whose metadata a record has; None for the key of any other record.
+
+    Raises:
+        FormatError: it does not fit its schema to the last byte.
+
+    """
+    cursor = Cursor(key, at=at)
+    (version,) = _VERSION.unpack(cursor.take(_VERSION.size, "version of a key"))
+    return read_whole(ShareGroupMetadataKey, cursor, 0).group if version == SHARE_GROUP_KEY_VERSION else None
 
 
 def decode_value(value: Buffer, *, at: int = 0) -> CommittedOffset:
@@ -175,7 +201,10 @@ def read_group_offsets(partition: PartitionDir) -> OffsetsPartition:
             for key, record in _records(placed):
                 fold.apply(key, record, producer_id)
     return OffsetsPartition(
-        partition=partition.topic_partition.partition, end_offset=end_offset, groups=_decoded(fold.current)
+        partition=partition.topic_partition.partition,
+        end_offset=end_offset,
+        groups=_decoded(fold.current),
+        share_groups=tuple(_share_groups(fold.current)),
     )
 
 
@@ -198,3 +227,11 @@ def _decoded(records: Mapping[bytes, _Written]) -> GroupOffsets:
                 group, topic_partition = decoded
                 groups.setdefault(group, {})[topic_partition] = decode_value(value, at=place.position)
     return {group: dict(sorted(offsets.items())) for group, offsets in sorted(groups.items())}
+
+
+def _share_groups(records: Mapping[bytes, _Written]) -> Iterator[str]:
+    for key, (_, _, place) in sorted(records.items()):
+        with in_file(place.path):
+            group = decode_share_group(key, at=place.position)
+        if group is not None:
+            yield group

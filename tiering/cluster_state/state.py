@@ -91,6 +91,11 @@ class ClusterState:
         """The committed offsets by group; a group is in one partition."""
         return {group: offsets for partition in self.offsets for group, offsets in partition.groups.items()}
 
+    @property
+    def share_groups(self) -> tuple[str, ...]:
+        """The share groups, whose offsets are not kept."""
+        return tuple(sorted(group for partition in self.offsets for group in partition.share_groups))
+
 
 def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -> ClusterMetadata:
     """Return what is kept of an image.
@@ -151,6 +156,7 @@ def write_state(state: ClusterState) -> bytes:
                 "partition": partition.partition,
                 "endOffset": partition.end_offset,
                 "groups": {group: _offsets_json(offsets) for group, offsets in partition.groups.items()},
+                "shareGroups": list(partition.share_groups),
             }
             for partition in state.offsets
         ],
@@ -220,6 +226,7 @@ def _state(found: Mapping[str, Any]) -> ClusterState:
                 partition=typed(int, partition["partition"]),
                 end_offset=typed(int, partition["endOffset"]),
                 groups={group: dict(map(_offset, offsets)) for group, offsets in partition["groups"].items()},
+                share_groups=tuple(typed(str, group) for group in partition.get("shareGroups", ())),
             )
             for partition in found["offsets"]
         ),

@@ -17,6 +17,7 @@ from resnap.tiering.cluster_state.group_offsets import (
     CommittedOffset,
     OffsetsPartition,
     decode_key,
+    decode_share_group,
     decode_value,
     read_group_offsets,
 )
@@ -73,7 +74,7 @@ def test_every_version_of_a_value_is_read_back(committed: CommittedOffset, versi
 
 @given(st.binary(max_size=60))
 def test_bytes_that_are_no_offset_are_refused(data: bytes) -> None:
-    for decode in (decode_key, decode_value):
+    for decode in (decode_key, decode_value, decode_share_group):
         try:
             decode(data)
         except FormatError:
@@ -105,6 +106,18 @@ def test_the_last_commit_counts_whatever_compresses_it(written: Written, codec: 
     found = written.read()
     assert found.groups == {"billing": {FIRST: CommittedOffset(2), SECOND: CommittedOffset(5)}}
     assert (found.partition, found.end_offset) == (0, 4)
+
+
+def test_share_groups_are_named_until_they_are_deleted(written: Written) -> None:
+    """The records of a group whose member has left, as 4.4.0 wrote them."""
+    member = bytes.fromhex("000a00077368617265727300164536") + b"mkhYuvQran9X3Vp8RClg"
+    group, target = bytes.fromhex("000b000773686172657273"), bytes.fromhex("000c000773686172657273")
+    written.log.records((member, b"\0\0"), (group, bytes.fromhex("00000000000258546fd355ebace300")), (KEY, value(1)))
+    written.log.records((member, None), (group, bytes.fromhex("000000000003000000000000000000")), (target, b"\0\0"))
+    found = written.read()
+    assert (found.share_groups, list(found.groups)) == (("sharers",), ["billing"])
+    written.log.records((group, None))
+    assert written.read().share_groups == ()
 
 
 def test_a_removed_offset_is_gone(written: Written) -> None:

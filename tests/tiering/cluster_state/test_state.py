@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError, ObjectExistsError, UsageError
+from resnap.storage.json_values import json_checksum
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.cluster_state.group_offsets import CommittedOffset, OffsetsPartition
@@ -62,6 +63,7 @@ OFFSETS: Final = st.builds(
         ),
         max_size=3,
     ),
+    share_groups=st.lists(TEXT, max_size=2).map(tuple),
 )
 STATES: Final = st.builds(
     ClusterState,
@@ -113,6 +115,14 @@ def test_a_document_is_plain_json() -> None:
         "version": 1, "clusterId": ID, "nodeId": 1, "takenMs": 1_700_000_000_123, "metadata": None, "offsets": [],
         "crc32c": "777e5602",
     }  # fmt: skip
+
+
+def test_a_document_without_share_groups_is_read() -> None:
+    state = replace(EMPTY, offsets=(knows(0, 10),))
+    document = json.loads(write_state(state))
+    del document["offsets"][0]["shareGroups"], document["crc32c"]
+    document["crc32c"] = json_checksum(document)
+    assert read_state(json.dumps(document, separators=(",", ":")).encode()) == state
 
 
 def test_each_partition_is_taken_from_the_node_that_knows_most_of_it() -> None:
