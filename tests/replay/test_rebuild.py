@@ -9,10 +9,8 @@ import pytest
 from resnap.replay import results
 from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
-from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
 from resnap.replay.scan.reading import Reading
-from resnap.replay.staging import DirectorySink
 from resnap.replay.window import Unexplained
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import load_partition_dir
@@ -20,8 +18,7 @@ from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import LeftOut, ProducerEntry, snapshot_bytes
 from tests.builders import a_partition
 from tests.logs.log_writer import PartitionWriter
-from tests.replay.memory_sink import MemorySink
-from tests.replay.replaying import DAY_MS, HOUR_MS, Done, planned, replayed
+from tests.replay.replaying import DAY_MS, HOUR_MS, planned, replayed
 from tests.strategies import START_MS, DataEvent, MarkerEvent, PlainEvent
 
 if TYPE_CHECKING:
@@ -114,27 +111,6 @@ def test_a_directory_in_place_of_a_segment_is_an_error_of_ours(tmp_path: Path) -
     segment.unlink()
     segment.mkdir()
     assert isinstance(replayed(plan).result.error, LogDirError)
-
-
-def test_other_partitions_do_not_suffer_from_damage(tmp_path: Path) -> None:
-    good = a_partition(tmp_path, FOUR_HOURS, name="good-0")
-    bad = a_partition(tmp_path, FOUR_HOURS, name="bad-0")
-    (bad / segment_name(0, "log")).write_bytes(b"\1" * 100)
-    plans = [planned(directory, now_ms=hour(5)) for directory in (bad, good)]
-    sink = MemorySink()
-    results = list(rebuild_locally(plans, sink))
-    assert {made.outcome for made in results[0].boundaries} == {Outcome.DAMAGED}
-    assert {made.outcome for made in results[1].boundaries} == {Outcome.REBUILT}
-    assert {topic_partition.topic for topic_partition, _ in sink.snapshots} == {"good"}
-
-
-def test_a_torn_tail_of_the_active_segment_is_not_an_error(tmp_path: Path) -> None:
-    directory = a_partition(tmp_path, FOUR_HOURS)
-    active = directory / segment_name(bases(directory)[-1], "log")
-    active.write_bytes(active.read_bytes()[:-3])
-    found = replayed(planned(directory, now_ms=hour(5), to_end=True))
-    assert found.result.error is None
-    assert {made.outcome for made in found.result.boundaries} == {Outcome.REBUILT}
 
 
 def test_an_error_with_its_place_survives_the_way_to_another_process(tmp_path: Path) -> None:
@@ -427,24 +403,6 @@ def test_who_reads_the_headers_changes_nothing(tmp_path: Path, monkeypatch: pyte
     )
     assert small.snapshots == whole.snapshots
     assert small.result.first_unstable_offset == whole.result.first_unstable_offset
-
-
-def test_progress_covers_every_segment_that_is_read(tmp_path: Path) -> None:
-    directory = a_partition(tmp_path, FOUR_HOURS)
-    plan = planned(directory, now_ms=hour(5))
-    done = Done()
-    list(rebuild_locally([plan], MemorySink(), progress=done))
-    assert done.sums == [4, plan.bytes_in_segments]
-
-
-def test_a_snapshot_is_a_file_with_the_reported_digest(tmp_path: Path) -> None:
-    directory = a_partition(tmp_path / "log", FOUR_HOURS)
-    (result,) = rebuild_locally([planned(directory, now_ms=hour(5))], DirectorySink(tmp_path / "out"))
-    for made in result.boundaries:
-        path = tmp_path / "out" / "payments-0" / segment_name(made.offset, "snapshot")
-        assert made.digest is not None
-        assert made.digest.size_bytes == path.stat().st_size
-    assert not list((tmp_path / "out").rglob("*.tmp"))
 
 
 def test_a_partition_with_one_segment_has_nothing_to_rebuild(tmp_path: Path) -> None:
