@@ -70,14 +70,6 @@ def log_dir(fixture_set: Callable[[str], FixtureSet], writable_copy: Callable[[P
     return writable_copy(fixture_set("kafka-2.7.2-no-producers").data)
 
 
-def test_a_record_lock_of_another_process_is_seen_and_not_taken(tmp_path: Path) -> None:
-    with another_process_holding(tmp_path / ".lock", RECORD_LOCK) as process_id:
-        holder = lock_holder(tmp_path)
-        assert holder is not None
-        assert holder.process_id == process_id
-    assert lock_holder(tmp_path) is None
-
-
 def test_a_flock_is_not_what_a_broker_takes(tmp_path: Path) -> None:
     with another_process_holding(tmp_path / ".lock", FLOCK):
         assert lock_holder(tmp_path) is None

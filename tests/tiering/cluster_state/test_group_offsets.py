@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from resnap.storage.errors import FormatError, UsageError
@@ -120,43 +120,6 @@ def test_share_groups_are_named_until_they_are_deleted(written: Written) -> None
     assert written.read().share_groups == ()
 
 
-def test_a_removed_offset_is_gone(written: Written) -> None:
-    written.log.records((KEY, value(1)))
-    written.log.records((KEY, None))
-    assert written.read().groups == {}
-
-
-def test_an_offset_of_a_transaction_counts_once_it_is_committed(written: Written) -> None:
-    written.log.records((KEY, value(1)))
-    written.log.records((KEY, value(2)), producer=7)
-    assert written.offset() == 1
-    written.log.marker(8, commit=True)
-    assert written.offset() == 1
-    written.log.marker(7, commit=True)
-    assert written.offset() == 2
-
-
-def test_an_offset_of_an_aborted_transaction_never_counts(written: Written) -> None:
-    written.log.records((KEY, value(2)), producer=7)
-    written.log.marker(7, commit=False)
-    written.log.marker(7, commit=True)
-    assert written.offset() is None
-
-
-def test_of_a_transaction_and_a_later_commit_the_later_record_counts(written: Written) -> None:
-    written.log.records((KEY, value(2)), producer=7)
-    written.log.records((KEY, value(1)))
-    written.log.marker(7, commit=True)
-    assert written.offset() == 1
-
-
-def test_what_is_removed_in_a_transaction_does_not_come_back_with_its_end(written: Written) -> None:
-    written.log.records((KEY, value(2)), producer=7)
-    written.log.records((KEY, None))
-    written.log.marker(7, commit=True)
-    assert written.offset() is None
-
-
 Step = tuple[str, int]
 STEPS: Final = st.lists(
     st.tuples(st.sampled_from(["plain", "remove", "in 7", "in 8", "commit 7", "abort 7", "commit 8"]), INT64),
@@ -165,6 +128,13 @@ STEPS: Final = st.lists(
 
 
 @given(STEPS)
+@example([("plain", 1), ("remove", 0)])
+@example([("plain", 1), ("in 7", 2)])
+@example([("plain", 1), ("in 7", 2), ("commit 8", 0)])
+@example([("plain", 1), ("in 7", 2), ("commit 8", 0), ("commit 7", 0)])
+@example([("in 7", 2), ("abort 7", 0), ("commit 7", 0)])
+@example([("in 7", 2), ("plain", 1), ("commit 7", 0)])
+@example([("in 7", 2), ("remove", 0), ("commit 7", 0)])
 def test_any_log_amounts_to_what_a_coordinator_makes_of_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Step]
 ) -> None:
