@@ -97,6 +97,12 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap export /var/lib/kafka --to s3://tiered/cluster-1 --keep 288",
         "export",
     ),
+    "export-cluster": CommandRow(
+        f"{_VERBS}.export_cluster",
+        "Write the same, asked of the running cluster.",
+        "resnap export-cluster --bootstrap-server broker-1:9092 --to s3://tiered/cluster-1 --keep 288",
+        "export-cluster",
+    ),
     "retain": CommandRow(
         f"{_VERBS}.retain",
         "Apply a retention to what was shipped.",

@@ -1,4 +1,4 @@
-"""`resnap export`: writes the state of a cluster besides its records to a store."""
+"""`resnap export`: writes what a node knows of its cluster, besides records, to a store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from resnap.scheduler.cli.flags import METADATA, S3, SERVER, WRITE
 from resnap.scheduler.job.contract import Reported, Request, Verb, View
 from resnap.scheduler.settings.values import is_secret_name
 from resnap.scheduler.verbs.restored_state import share_groups
-from resnap.storage.errors import UsageError
+from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import human_bytes, instant, some
 from resnap.tiering.cluster_state.reading import read_cluster_state
@@ -21,7 +21,7 @@ from resnap.tiering.cluster_state.stored import delete_older, keep_state, state_
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
@@ -34,7 +34,7 @@ class Asked(Request):
 
     Reads __consumer_offsets and the metadata log in the log dirs of one node, beside a running broker, and writes one
     JSON object, which is never overwritten. Run it on each broker: each has a part of __consumer_offsets. `resnap
-    restore --new-cluster` takes the last of each node.
+    restore --new-cluster` takes the last of each node. `resnap export-cluster` needs no log dir.
     """
 
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store that `resnap tier --to` ships to.")]
@@ -85,23 +85,37 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
     if metadata_log is None:
         context.warn(
             "there is no metadata log: ACLs, quotas and configuration are not exported (--metadata-log); of a cluster"
-            " with ZooKeeper they are there"
+            " with ZooKeeper they are there (`resnap export-cluster`)"
         )
+    yield exported(state, faults, request.to, request.keep, context)
+
+
+def exported(
+    state: ClusterState, faults: Sequence[ResnapError], to: str, keep: int | None, context: Context
+) -> Reported[Exported]:
+    """Write ``state`` to the store, delete older ones, and return what was written; with ``dry_run`` what would be.
+
+    ``faults`` are why some of it is missing.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
     key, document, deleted = state_key(state), write_state(state), 0
     if not context.settings.dry_run:
-        store = open_store(request.to, context.settings.s3())
+        store = open_store(to, context.settings.s3())
         keep_state(store, key, document)
         # What could not be read now may be in an older one.
-        deleted = delete_older(store, key, request.keep) if request.keep is not None and not faults else 0
-    exported = Exported(state=state, key=key, size_bytes=len(document), deleted=deleted)
-    yield Reported(what=exported, faults=faults, partly_done=bool(faults) and not context.settings.dry_run)
+        deleted = delete_older(store, key, keep) if keep is not None and not faults else 0
+    written = Exported(state=state, key=key, size_bytes=len(document), deleted=deleted)
+    return Reported(what=written, faults=tuple(faults), partly_done=bool(faults) and not context.settings.dry_run)
 
 
 class ExportView(View["Reported[Exported]"]):
     """A summary: what is in the object."""
 
-    def __init__(self, request: Asked, *, dry_run: bool) -> None:
-        self._request, self._dry_run = request, dry_run
+    def __init__(self, *, dry_run: bool) -> None:
+        self._dry_run = dry_run
         self._exported: Exported | None = None
 
     def row(self, result: Reported[Exported]) -> Row | None:
@@ -144,14 +158,17 @@ class ExportView(View["Reported[Exported]"]):
         would = "would be " if self._dry_run else ""
         size = human_bytes(exported.size_bytes)
         yield f"{contents(state)} {would}written to {exported.key} ({size})."
+        is_asked = state.node_id is None
         if state.metadata is not None and state.metadata.secrets_left_out:
-            yield f"Left out: {some(state.metadata.secrets_left_out, 'secret')} (--credentials)."
+            how = "`resnap export --credentials` reads them in log dirs" if is_asked else "--credentials"
+            yield f"Left out: {some(state.metadata.secrets_left_out, 'secret')} ({how})."
         if state.share_groups:
             yield f"Left out: {share_groups(state)}."
         if self._dry_run:
             yield "Next: the same command without --dry-run."
         else:
-            yield "Next: on each broker, every few minutes; `resnap restore --new-cluster` takes the last of each."
+            where, which = ("", "the last") if is_asked else ("on each broker, ", "the last of each")
+            yield f"Next: {where}every few minutes; `resnap restore --new-cluster` takes {which}."
 
 
 def contents(state: ClusterState) -> str:
@@ -171,7 +188,7 @@ VERB = Verb(
     takes=(METADATA, SERVER, WRITE, S3),
     request=Asked,
     run=run,
-    view=lambda request, context: ExportView(request, dry_run=context.settings.dry_run),
+    view=lambda _, context: ExportView(dry_run=context.settings.dry_run),
     to="to",
     is_short=True,
 )

@@ -69,7 +69,14 @@ def test_the_example_loads_as_it_is(etc: Path) -> None:
 
 def test_the_example_loads_with_every_setting_set(etc: Path) -> None:
     settings = load(etc, in_here(uncommented(EXAMPLE.read_text(encoding="utf-8")), etc))
-    assert [spec.name for spec in settings.schedules] == ["look", "count", "ship-payments", "export", "replicas"]
+    assert [spec.name for spec in settings.schedules] == [
+        "look",
+        "count",
+        "ship-payments",
+        "export",
+        "export-cluster",
+        "replicas",
+    ]
     assert settings.spark_conf == {"spark.executor.memory": "2g"}
     from_the_file = {name for name in SETTING_NAMES if settings.origin(name).startswith("file ")}
     assert from_the_file == set(SETTING_NAMES) - OF_THE_COMMAND_LINE - {"metadata_log"}

@@ -179,6 +179,17 @@ class Cluster:
         with _translate_errors(what):
             return self._of_any(request) if broker_id is None else self._answer(request, broker_id)
 
+    @contextmanager
+    def admin(self, what: str) -> Iterator[Any]:
+        """Give the library's own client; errors of what is called there begin with ``what``.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        with _translate_errors(what):
+            yield self._admin
+
     def _answer(self, request: Any, broker_id: int | None) -> Any:  # noqa: ANN401 - messages of the library
         manager = self._admin._manager  # noqa: SLF001
         return manager.run(manager.send, request, broker_id)
@@ -376,7 +387,7 @@ def _topic(
         partitions[number] = PartitionFacts(partition=number, leader=leader, **known)
     return TopicFacts(
         name=name,
-        topic_id=_topic_id(described.get("topic_id")),
+        topic_id=topic_id_of(described.get("topic_id")),
         settings=_values(settings),
         own_settings=frozenset(
             setting for setting, entry in settings.items() if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"
@@ -389,7 +400,8 @@ def _values(settings: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {name: entry["value"] for name, entry in settings.items()}
 
 
-def _topic_id(given: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one
+def topic_id_of(given: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one
+    """Return the id of a topic as Kafka shows it; None if it has none."""
     if given is None:
         return None
     found = uuid_text((given if isinstance(given, UUID) else UUID(str(given))).bytes)

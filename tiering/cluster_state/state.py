@@ -64,7 +64,7 @@ class ClusterMetadata:
     """What the metadata log says, as of ``offset``."""
 
     offset: int
-    """Of the last record that was read."""
+    """Of the last record that was read; 0 if a cluster with ZooKeeper was asked."""
     topics: Mapping[str, KnownTopic]
     configs: Mapping[ConfigResource, Mapping[str, str]]
     quotas: Mapping[QuotaEntity, Mapping[str, float]]
@@ -76,13 +76,14 @@ class ClusterMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """What a node knows of its cluster."""
+    """What a node knows of its cluster, or all of them."""
 
     cluster_id: str
-    node_id: int
+    node_id: int | None
+    """None if the running cluster was asked."""
     taken_ms: int
     metadata: ClusterMetadata | None
-    """None of a cluster with ZooKeeper."""
+    """None if a node has no metadata log, as in a cluster with ZooKeeper."""
     offsets: tuple[OffsetsPartition, ...]
     """By partition of ``__consumer_offsets``."""
 
@@ -218,7 +219,7 @@ def _state(found: Mapping[str, Any]) -> ClusterState:
     metadata = found["metadata"]
     return ClusterState(
         cluster_id=typed(str, found["clusterId"]),
-        node_id=typed(int, found["nodeId"]),
+        node_id=None if found["nodeId"] is None else typed(int, found["nodeId"]),
         taken_ms=typed(int, found["takenMs"]),
         metadata=None if metadata is None else _metadata(metadata),
         offsets=tuple(

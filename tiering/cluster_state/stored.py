@@ -1,8 +1,9 @@
 """States of clusters in a store: one object for each moment and node, which is never overwritten.
 
     .resnap/cluster/<cluster id>/<moment>-<node id>.json
+    .resnap/cluster/<cluster id>/<moment>-cluster.json
 
-The moment is in UTC, so that keys are in the order of time.
+The second is what the running cluster itself has told. The moment is in UTC, so that keys are in the order of time.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster_state.state import ClusterState
 
 FOLDER: Final = ".resnap/cluster/"
-_KEY: Final = re.compile(rf"{re.escape(FOLDER)}(?P<cluster>[^/]+)/(?P<moment>\d{{8}}T\d{{9}}Z)-(?P<node>\d+)\.json")
+ASKED: Final = "cluster"
+"""In the place of a node, if the running cluster was asked."""
+_KEY: Final = re.compile(
+    rf"{re.escape(FOLDER)}(?P<cluster>[^/]+)/(?P<moment>\d{{8}}T\d{{9}}Z)-(?P<node>\d+|{ASKED})\.json"
+)
 
 
 def state_key(state: ClusterState) -> str:
     """Return the key of ``state``."""
     at = datetime.fromtimestamp(state.taken_ms // 1000, UTC)
     moment = f"{at:%Y%m%dT%H%M%S}{state.taken_ms % 1000:03d}Z"
-    return f"{FOLDER}{key_part(state.cluster_id)}/{moment}-{state.node_id}.json"
+    return f"{FOLDER}{key_part(state.cluster_id)}/{moment}-{ASKED if state.node_id is None else state.node_id}.json"
 
 
 def keep_state(store: ObjectStore, key: str, document: bytes) -> None:
@@ -78,7 +83,7 @@ def newest_states(store: ObjectStore, cluster_ids: Collection[str]) -> list[tupl
             f"{store.url} has states of the clusters {', '.join(clusters)}",
             hint=f"name one with --cluster-state, such as {found[-1][0]}",
         )
-    newest = {int(match["node"]): match[0] for match in found}  # in the order of their moments
+    newest = {match["node"]: match[0] for match in found}  # in the order of their moments
     return [(key, _read(store, key)) for key in newest.values()]
 
 

@@ -1,0 +1,238 @@
+"""Asks a running cluster for its state: the offsets of all groups, and what its metadata say.
+
+Brokers tell neither SCRAM credentials nor passwords in the configuration.
+
+Source: ``GroupCoordinatorService.partitionFor``; ``ListGroups``, ``OffsetFetch``, ``DescribeAcls``,
+``DescribeClientQuotas``, ``DescribeConfigs``, ``DescribeQuorum`` of ``clients/src/main/resources/common/message``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from resnap.storage.errors import ClusterError
+from resnap.storage.log.names import TopicPartition
+from resnap.storage.messages.wire import uuid_text
+from resnap.tiering.cluster.client import error_name, topic_id_of
+from resnap.tiering.cluster_state.group_offsets import OFFSETS_TOPIC, CommittedOffset, OffsetsPartition
+from resnap.tiering.cluster_state.state import ClusterMetadata, ClusterState, KnownTopic
+from resnap.tiering.controller.metadata.image import ALL_BROKERS, ConfigResource, ResourceType
+from resnap.tiering.controller.metadata.records import AccessControlEntryRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.controller.metadata.image import QuotaEntity
+
+_ANY: Final = 1
+"""In a filter of access control entries: of whatever type, operation or permission."""
+_NO_AUTHORIZER: Final = 54
+"""``SECURITY_DISABLED``."""
+_OF: Final = {ResourceType.TOPIC: 1, ResourceType.BROKER: 2, ResourceType.CLIENT_METRICS: 7, ResourceType.GROUP: 8}
+"""Where a setting comes from that was set for a resource of this type itself (``DescribeConfigsResponse``)."""
+_OF_ALL_BROKERS: Final = 3
+_AT_ONCE: Final = 500
+"""Resources or groups in one request."""
+
+
+class AskedState(NamedTuple):
+    """What a cluster has told of itself, and what it did not."""
+
+    state: ClusterState
+    faults: tuple[ClusterError, ...]
+    """Of partitions of ``__consumer_offsets`` without a leader, whose groups are missing."""
+
+
+def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> AskedState:
+    """Return the state of a running cluster, without any secret.
+
+    Raises:
+        ClusterError: it does not answer, or refuses a request.
+
+    """
+    with cluster.admin("cannot describe the cluster") as admin:
+        cluster_id, topics = admin.describe_cluster()["cluster_id"], admin.describe_topics()
+    # Before what is as of then: an object that is read later knows more.
+    offset = _metadata_offset(cluster)
+    partitions = [topic["partitions"] for topic in topics if topic["name"] == OFFSETS_TOPIC]
+    offsets = _group_offsets(cluster, partitions[0] if partitions else ())
+    state = ClusterState(
+        cluster_id=cluster_id,
+        node_id=None,
+        taken_ms=taken_ms,
+        metadata=_metadata(cluster, offset, topics),
+        offsets=offsets,
+    )
+    lost = [partition["partition_index"] for partition in _led(partitions[0], led=False)] if partitions else []
+    faults = (ClusterError(f"{OFFSETS_TOPIC}-{one} has no leader: its groups are not exported") for one in lost)
+    return AskedState(state, tuple(faults))
+
+
+def _metadata_offset(cluster: Cluster) -> int:
+    """Return the offset of the last record of the metadata log; 0 of a cluster with ZooKeeper, which has none."""
+    from kafka.errors import UnsupportedVersionError
+
+    with cluster.admin("cannot describe the metadata quorum") as admin:
+        with suppress(UnsupportedVersionError):
+            quorum = admin.describe_metadata_quorum()
+            return int(quorum["topics"][0]["partitions"][0]["high_watermark"]) - 1
+        return 0
+
+
+def _group_offsets(cluster: Cluster, partitions: Collection[Mapping[str, Any]]) -> tuple[OffsetsPartition, ...]:
+    """Return the committed offsets, and the names of share groups, by partition of ``__consumer_offsets``."""
+    import kafka
+    from kafka.admin import OffsetSpec
+
+    found: dict[int, dict[str, dict[TopicPartition, CommittedOffset]]] = {
+        partition["partition_index"]: {} for partition in _led(partitions)
+    }
+    with cluster.admin("cannot read the offsets of consumer groups") as admin:
+        places = {kafka.TopicPartition(OFFSETS_TOPIC, number): number for number in found}
+        ends = admin.list_partition_offsets(dict.fromkeys(places, OffsetSpec.LATEST)) if places else {}
+        listed = {group["group_id"]: group for group in admin.list_groups()}
+        share = sorted(name for name, group in listed.items() if group.get("group_type") == "share")
+        for names in _chunks(sorted(listed.keys() - set(share))):
+            for group, offsets in admin.list_group_offsets(names).items():
+                committed = {
+                    TopicPartition(of.topic, of.partition): CommittedOffset(
+                        one.offset, -1 if one.leader_epoch is None else one.leader_epoch, one.metadata or ""
+                    )
+                    for of, one in offsets.items()
+                    if one.offset >= 0
+                }
+                if committed:
+                    found.setdefault(offsets_partition(group, len(partitions)), {})[group] = committed
+    return tuple(
+        OffsetsPartition(
+            partition=number,
+            end_offset=ends[place].offset,
+            groups=found[number],
+            share_groups=tuple(name for name in share if offsets_partition(name, len(partitions)) == number),
+        )
+        for place, number in places.items()
+    )
+
+
+def offsets_partition(group: str, partitions: int) -> int:
+    """Return which of the ``partitions`` of ``__consumer_offsets`` has the offsets of ``group``: by Java's hash."""
+    code = 0
+    units = group.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        code = (31 * code + int.from_bytes(units[at : at + 2], "big")) & 0xFFFFFFFF
+    signed = code - (1 << 32) if code >> 31 else code
+    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
+
+
+def _led(partitions: Iterable[Mapping[str, Any]], *, led: bool = True) -> Iterator[Mapping[str, Any]]:
+    return (partition for partition in partitions if (partition["leader_id"] >= 0) is led)
+
+
+def _metadata(cluster: Cluster, offset: int, topics: Collection[Mapping[str, Any]]) -> ClusterMetadata:
+    ids = {topic["name"]: topic_id_of(topic.get("topic_id")) for topic in topics}
+    configs, left_out = _configs(cluster, [topic["name"] for topic in topics])
+    with cluster.admin("cannot describe SCRAM credentials") as admin:
+        users = admin.describe_user_scram_credentials()
+    return ClusterMetadata(
+        offset=offset,
+        topics={
+            topic["name"]: KnownTopic(topic_id=topic_id, partitions=len(topic["partitions"]))
+            for topic in topics
+            if (topic_id := ids[topic["name"]]) is not None
+        },
+        configs=configs,
+        quotas=_quotas(cluster),
+        access_control_entries=tuple(_access_control_entries(cluster)),
+        secrets_left_out=left_out + sum(len(user["credential_infos"]) for user in users.values()),
+    )
+
+
+def _configs(cluster: Cluster, topics: Collection[str]) -> tuple[dict[ConfigResource, dict[str, str]], int]:
+    """Return what was set for topics, brokers, groups and clients' metrics, and how many secrets brokers keep back."""
+    from kafka.protocol.admin import DescribeConfigsRequest as Request
+
+    found: dict[ConfigResource, dict[str, str]] = {}
+    left_out = 0
+    brokers = cluster.broker_ids()
+    asked: list[tuple[list[ConfigResource], int | None]] = [
+        ([ConfigResource(ResourceType.BROKER, str(broker_id))], broker_id) for broker_id in brokers
+    ]
+    others = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    others += [*_other_resources(cluster), ALL_BROKERS]
+    asked += [(resources, None) for resources in _chunks(others)]
+    for resources, broker_id in asked:
+        what = "cannot describe the configuration"
+        request = Request(resources=[(one.type, one.name, None) for one in resources])
+        for result in cluster.ask(what, request, broker_id).results:
+            resource = ConfigResource(result.resource_type, result.resource_name)
+            _check(f"{what} of {resource.name}", result.error_code)
+            wanted = _OF_ALL_BROKERS if resource == ALL_BROKERS else _OF[ResourceType(resource.type)]
+            own = [setting for setting in result.configs if setting.config_source == wanted]
+            left_out += sum(setting.is_sensitive for setting in own)
+            shown = {setting.name: setting.value for setting in own if setting.value is not None}
+            if shown:
+                found[resource] = shown
+    return found, left_out
+
+
+def _other_resources(cluster: Cluster) -> Iterator[ConfigResource]:
+    """Yield the groups and clients' metrics with settings, where brokers list them (4.1; metrics alone from 3.7 on)."""
+    from kafka.errors import UnsupportedVersionError
+
+    with cluster.admin("cannot list what is configured") as admin, suppress(UnsupportedVersionError):
+        listed = admin.list_config_resources()
+        for kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
+            yield from (ConfigResource(kind, name) for name in listed.get(kind.name.lower(), ()))
+
+
+def _quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, float]]:
+    from kafka.protocol.admin import DescribeClientQuotasRequest as Request
+
+    what = "cannot describe the quotas of clients"
+    answer = cluster.ask(what, Request(components=[], strict=False))
+    _check(what, answer.error_code)
+    return {
+        tuple((one.entity_type, one.entity_name) for one in entry.entity): {one.key: one.value for one in entry.values}
+        for entry in answer.entries or ()
+    }
+
+
+def _access_control_entries(cluster: Cluster) -> Iterator[AccessControlEntryRecord]:
+    """Yield all entries, each with an id from what it says; none of a cluster without an authorizer."""
+    from kafka.protocol.admin import DescribeAclsRequest as Request
+
+    what = "cannot describe access control entries"
+    request = Request(
+        resource_type_filter=_ANY, resource_name_filter=None, pattern_type_filter=_ANY, principal_filter=None,
+        host_filter=None, operation=_ANY, permission_type=_ANY,
+    )  # fmt: skip
+    answer = cluster.ask(what, request)
+    if answer.error_code == _NO_AUTHORIZER:
+        return
+    _check(what, answer.error_code)
+    for resource in answer.resources:
+        for entry in resource.acls:
+            said = {
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+                "pattern_type": resource.pattern_type,
+                "principal": entry.principal,
+                "host": entry.host,
+                "operation": entry.operation,
+                "permission_type": entry.permission_type,
+            }
+            digest = hashlib.sha256(repr(sorted(said.items())).encode()).digest()
+            yield AccessControlEntryRecord(id=uuid_text(digest[:16]), **said)
+
+
+def _check(what: str, error_code: int) -> None:
+    if error_code:
+        hint = "the user of --command-config needs DESCRIBE and DESCRIBE_CONFIGS of the cluster, its topics and groups"
+        raise ClusterError(f"{what}: {error_name(error_code)}", hint=hint)
+
+
+def _chunks(items: list[Any]) -> Iterator[list[Any]]:
+    return (items[at : at + _AT_ONCE] for at in range(0, len(items), _AT_ONCE))
