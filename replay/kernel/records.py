@@ -25,7 +25,12 @@ RECORD_DTYPE: Final = np.dtype(
     [("timestamp_delta", "<i8"), ("offset_delta", "<i8"), *HEADER_DTYPE.descr, ("headers", "<i8")]
 )
 """A record, and how many headers it has."""
+BATCH_DTYPE: Final = np.dtype([("at", "<i8"), ("size", "<i8"), ("count", "<i8")])
+"""The records of a batch that is not compressed: where they begin, their bytes, and their number."""
 _record_at = record_at(RECORD_DTYPE)
+_batch_at = record_at(BATCH_DTYPE)
+_RECORD_BYTES: Final = RECORD_DTYPE.itemsize
+_HEADER_BYTES: Final = HEADER_DTYPE.itemsize
 _header_at = record_at(HEADER_DTYPE)
 
 
@@ -59,6 +64,21 @@ def read_records(batch: int, size: int, count: int, records: int, headers: int, 
         position = end
         found += header_count
     return found if position == size else ODD
+
+
+@compiled
+def read_batches(data: int, batches: int, count: int, records: int, headers: int, room: int) -> int:
+    """Fill ``records`` with those of all ``batches`` in ``data``, as ``read_records`` does for one."""
+    found = 0
+    for number in range(count):
+        batch = _batch_at(batches, number)
+        read = read_records(data + batch.at, batch.size, batch.count, records, headers, room - found)
+        if read < 0:
+            return ODD
+        records += batch.count * _RECORD_BYTES
+        headers += read * _HEADER_BYTES
+        found += read
+    return found
 
 
 @inlined

@@ -10,13 +10,13 @@ Source: ``DefaultRecord``, ``AbstractLegacyRecordBatch.DeepRecordsIterator`` in 
 from __future__ import annotations
 
 from functools import partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from resnap.replay.kernel.records import HEADER_DTYPE, RECORD_DTYPE, gather, read_records
+from resnap.replay.kernel.records import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE, gather, read_batches, read_records
 from resnap.replay.scan.header_scan import ScanFacts, read_blocks, whole_batch
 from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows
 from resnap.replay.spark.transaction_ends import TransactionEnds
@@ -30,7 +30,15 @@ from resnap.storage.log.message_set import (
     read_legacy_message,
 )
 from resnap.storage.log.record import read_client_records
-from resnap.storage.log.record_batch import CONTROL, HEADER, LOG_APPEND_TIME, check_crc, compression_name
+from resnap.storage.log.record_batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    HEADER,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD,
+    check_crc,
+    compression_name,
+)
 from resnap.storage.sources.files import PLAIN
 
 if TYPE_CHECKING:
@@ -111,7 +119,8 @@ class _RecordRows:
         self._parses = not _OF_RECORDS.isdisjoint(columns)
         self._skips_damage = skips_damage
         self._ends = TransactionEnds(segment, sources, skips_damage=skips_damage) if "committed" in columns else None
-        self._batches: list[_Batch] = []
+        self._batches: list[npt.NDArray[np.int64]] = []
+        """Rows with the fields of ``_Batch``."""
         self._parsed: list[_Parsed] = []
         """Of the same batches, if a column needs records."""
         self._held_bytes = 0
@@ -157,17 +166,38 @@ class _RecordRows:
     def _add_message(self, reader: RangeReader, at: int, size_bytes: int) -> None:
         start = self._segment.log_start_offset
         parsed = _packed(field for field in _legacy_fields(reader.read(at, size_bytes), at) if field[0] >= start)
-        self._add(_Batch(at, 1, 0, -1, 0, 0, 0, 0, 0), parsed)
+        self._add_one(_Batch(at, 1, 0, -1, 0, 0, 0, 0, 0), parsed)
 
     def _batches_of(self, reader: RangeReader, block: Block) -> Iterator[Callable[[], None]]:
         headers = block.headers
-        committed = [1] * len(headers) if self._ends is None else self._ends.committed(block)
-        columns = (headers[name].tolist() for name in _OF_HEADER)
-        positions = (block.at + block.positions).tolist()
-        for index, fields in enumerate(zip(positions, committed, *columns, strict=True)):
-            batch = _Batch._make(fields)
-            if batch.base_offset + batch.last_offset_delta >= self._segment.log_start_offset:
-                yield partial(self._add_batch, reader, block, index, batch)
+        committed = np.ones(len(headers), np.int64) if self._ends is None else self._ends.committed(block)
+        columns = (headers[name].astype(np.int64) for name in _OF_HEADER)
+        batches = np.column_stack((block.at + block.positions, committed, *columns))
+        are_of_clients = headers["attributes"] & CONTROL == 0
+        for one, is_plain in self._stretches(block):
+            parsed = _parsed_batches(block, one) if is_plain and self._parses else None
+            if is_plain and (parsed or not self._parses):
+                yield partial(self._add, batches[one][are_of_clients[one]], parsed)
+                continue
+            for index in range(one.start, one.stop):
+                batch = _Batch(*batches[index].tolist())
+                if batch.base_offset + batch.last_offset_delta >= self._segment.log_start_offset:
+                    yield partial(self._add_batch, reader, block, index, batch)
+
+    def _stretches(self, block: Block) -> Iterator[tuple[slice, bool]]:
+        """Yield neighbouring batches, a megabyte at most or one, and whether they can be read together.
+
+        Those are whole, not compressed, and have as many records as their offsets can.
+        """
+        headers, counts = block.headers, block.headers["records_count"].astype(np.int64)
+        ends = block.positions + LOG_OVERHEAD + headers["batch_length"]
+        are_plain = (headers["attributes"] & COMPRESSION_MASK == 0) & (ends <= len(block.data))
+        are_plain &= headers["base_offset"] >= self._segment.log_start_offset
+        are_plain &= (counts > 0) & (counts <= headers["last_offset_delta"].astype(np.int64) + 1)
+        differ = np.flatnonzero((np.diff(are_plain) != 0) | (np.diff(ends // _PIECE_BYTES) != 0)) + 1
+        for start, stop in pairwise([0, *differ.tolist(), len(headers)]):
+            if start < stop:
+                yield slice(start, stop), bool(are_plain[start])
 
     def _add_batch(self, reader: RangeReader, block: Block, index: int, batch: _Batch) -> None:
         at, count, start = batch.at, batch.records_count, self._segment.log_start_offset
@@ -183,14 +213,17 @@ class _RecordRows:
                     fields = _fields(records, count, at)
                     parsed = _packed(field for field in fields if batch.base_offset + field[0] >= start)
         if not batch.attributes & CONTROL:
-            self._add(batch, parsed)
+            self._add_one(batch, parsed)
 
-    def _add(self, batch: _Batch, parsed: _Parsed | None) -> None:
+    def _add_one(self, batch: _Batch, parsed: _Parsed | None) -> None:
+        count = batch.records_count if parsed is None else len(parsed.records)
+        self._add(np.array([batch._replace(records_count=count)], dtype=np.int64), parsed)
+
+    def _add(self, batches: npt.NDArray[np.int64], parsed: _Parsed | None) -> None:
         if parsed is not None:
-            batch = batch._replace(records_count=len(parsed.records))
             self._parsed.append(parsed)
             self._held_bytes += len(parsed.data)
-        self._batches.append(batch)
+        self._batches.append(batches)
 
     def _rows(self) -> pa.RecordBatch:
         """Return the rows of the batches held, and let go of these."""
@@ -202,10 +235,12 @@ class _RecordRows:
 class _Columns:
     """The rows of ``batches``, column by column."""
 
-    def __init__(self, segment: LogSegment, batches: Sequence[_Batch], parsed: Sequence[_Parsed]) -> None:
+    def __init__(
+        self, segment: LogSegment, batches: Sequence[npt.NDArray[np.int64]], parsed: Sequence[_Parsed]
+    ) -> None:
         self._segment = segment
         self._parsed = parsed  # keeps the bytes that addresses lead to
-        self._batches = dict(zip(_Batch._fields, np.array(batches, dtype=np.int64).T, strict=True))
+        self._batches = dict(zip(_Batch._fields, np.concatenate(batches).T, strict=True))
         self._count = int(self._batches["records_count"].sum())
         self._records = _one_array([file.records for file in parsed], RECORD_DTYPE)
         self._headers = _one_array([file.headers for file in parsed if len(file.headers)], HEADER_DTYPE)
@@ -276,6 +311,32 @@ def _ends(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
 
 def _unless_absent(values: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
     return pa.array(values, mask=values == -1).cast(kind)
+
+
+def _parsed_batches(block: Block, some: slice) -> _Parsed | None:
+    """Return the records of whole batches that are not compressed; None if one is damaged or has unusual records."""
+    within, begin = block.headers[some], int(block.positions[some.start])
+    starts, sizes = block.positions[some] - begin, LOG_OVERHEAD + within["batch_length"].astype(np.int64)
+    data = block.data[begin : begin + int(starts[-1] + sizes[-1])]
+    batches = np.empty(len(within), BATCH_DTYPE)
+    batches["at"], batches["size"] = starts + HEADER.size, sizes - HEADER.size
+    batches["count"] = within["records_count"]
+    try:
+        for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True):
+            check_crc(data[start:end])
+    except FormatError:
+        return None
+    batches = batches[within["attributes"] & CONTROL == 0]
+    if (batches["count"] > batches["size"] // _LEAST_RECORD_BYTES).any():
+        return None
+    records, headers = np.empty(int(batches["count"].sum()), RECORD_DTYPE), _NO_HEADERS
+    content = np.frombuffer(data, dtype=np.uint8)
+    given = content.ctypes.data, batches.ctypes.data, len(batches), records.ctypes.data
+    found = read_batches(*given, 0, 0)
+    if found > 0:
+        headers = np.empty(found, HEADER_DTYPE)
+        read_batches(*given, headers.ctypes.data, found)
+    return _Parsed(data, records, headers) if found >= 0 else None
 
 
 def _parsed(records: Buffer, count: int, at: int) -> _Parsed:

@@ -55,7 +55,7 @@ class TransactionEnds:
         self.damage: list[FormatError] = []
         """What ended the search for markers: transactions that may end behind it count as open."""
 
-    def committed(self, block: Block) -> list[int]:
+    def committed(self, block: Block) -> npt.NDArray[np.int64]:
         """Return for each batch of the next ``block`` 1 if it is committed, 0 if it is aborted, -1 if neither yet.
 
         Raises:
@@ -72,7 +72,7 @@ class TransactionEnds:
             ends = np.append(self._ends, _OPEN)[at]
             producer_ids = np.append(self._places.view(_PLACE)["producer_id"], -1)[at]
             found[concerned] = np.where(producer_ids == headers["producer_id"][concerned], ends, _OPEN)
-        return found.tolist()
+        return found
 
     def _read_markers(self, start: int) -> None:
         """Read those from the position ``start`` of the segment on, and those that end what is open at its end."""

@@ -17,6 +17,7 @@ from tests.benchmarks import (
     against_kafka,
     all_boundaries,
     cluster,
+    consumed,
     fleet,
     floor,
     many,
@@ -46,6 +47,7 @@ BENCHMARKS = {
     for module in (
         against_kafka,
         against_dump_log,
+        consumed,
         all_boundaries,
         scaling,
         window,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from resnap.replay.spark.record_rows import _binary, _fields, _packed, _parsed, 
 from resnap.replay.spark.source import EVERYTHING, KafkaLogSource, Pruning, find_segments
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.record import read_client_records
-from resnap.storage.log.record_batch import LOG_APPEND_TIME, RecordBatchHeader, seal
+from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, RecordBatchHeader, seal
 from resnap.storage.messages.wire import write_varint
 from resnap.storage.sources.files import PLAIN
 from tests.builders import a_partition
@@ -109,6 +110,47 @@ def test_any_records_below_a_right_checksum_give_rows_or_an_error_of_the_format(
     path = a_log(directory, attributes=attributes, records=records, base_timestamp=base_timestamp)
     with suppress(FormatError):
         assert len(records_of(path)) == len(records)
+
+
+@given(
+    batches=st.lists(
+        st.tuples(st.sampled_from([0, 0, 0, LOG_APPEND_TIME, CONTROL, 1, 4]), st.integers(0, 3), st.integers(0, 5)),
+        min_size=1,
+        max_size=12,
+    ),
+    start=st.integers(0, 30),
+    damage=st.none() | st.tuples(st.integers(0, 10_000), st.integers(1, 255)),
+    columns=st.sampled_from([("offset", "timestamp", "key", "value", "headers"), ("position", "committed")]),
+)
+def test_batches_that_are_read_together_give_the_rows_of_each(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[tuple[int, int, int]],
+    start: int,
+    damage: tuple[int, int] | None,
+    columns: tuple[str, ...],
+) -> None:
+    content, offset = bytearray(), 0
+    for attributes, count, said in batches:
+        header = RecordBatchHeader(
+            base_offset=offset, batch_length=0, partition_leader_epoch=0, magic=2, crc=0, attributes=attributes,
+            last_offset_delta=3, base_timestamp=1000, max_timestamp=1015, producer_id=-1, producer_epoch=-1,
+            base_sequence=-1, records_count=count if said else 9,
+        )  # fmt: skip
+        content += seal(header, b"".join(USUAL[:count]))
+        offset += 4
+    if damage is not None:
+        content[damage[0] % len(content)] ^= damage[1]
+    path = tmp_path_factory.mktemp("together") / f"{0:020d}.log"
+    path.write_bytes(content)
+    (segment,) = find_segments([path])
+
+    def rows() -> list[dict[str, Any]]:
+        late, names = replace(segment, log_start_offset=start), (*columns, DAMAGE.name)
+        return [row for one in read_record_rows(late, PLAIN, names, skips_damage=True) for row in one.to_pylist()]
+
+    with patch("resnap.replay.spark.record_rows._parsed_batches", return_value=None):
+        each = rows()
+    assert rows() == each
 
 
 def test_keys_sizes_and_headers_are_those_of_the_records(tmp_path: Path) -> None:
