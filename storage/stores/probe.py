@@ -172,9 +172,9 @@ def deletion(store: ObjectStore) -> Condition:
                 store.delete(key, etag=_listed_etag(store, key))
             if length_of(store, key) is not None:
                 return Condition.REFUSED
-        except StoreError as error:
+            return _race(store, _replaced_stays)
+        except StoreError as error:  # also where no version can be replaced: nothing shows that another one stays
             return _refused(error, lambda: store.delete(key))
-    return _race(store, _replaced_stays)
 
 
 def _listed_etag(store: ObjectStore, key: str) -> str:
