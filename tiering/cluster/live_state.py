@@ -57,16 +57,15 @@ def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> AskedState:
         cluster_id, topics = admin.describe_cluster()["cluster_id"], admin.describe_topics()
     # Before what is as of then: an object that is read later knows more.
     offset = _metadata_offset(cluster)
-    partitions = [topic["partitions"] for topic in topics if topic["name"] == OFFSETS_TOPIC]
-    offsets = _group_offsets(cluster, partitions[0] if partitions else ())
+    partitions = next((topic["partitions"] for topic in topics if topic["name"] == OFFSETS_TOPIC), ())
     state = ClusterState(
         cluster_id=cluster_id,
         node_id=None,
         taken_ms=taken_ms,
         metadata=_metadata(cluster, offset, topics),
-        offsets=offsets,
+        offsets=_group_offsets(cluster, partitions),
     )
-    lost = [partition["partition_index"] for partition in _led(partitions[0], led=False)] if partitions else []
+    lost = (partition["partition_index"] for partition in _led(partitions, led=False))
     faults = (ClusterError(f"{OFFSETS_TOPIC}-{one} has no leader: its groups are not exported") for one in lost)
     return AskedState(state, tuple(faults))
 

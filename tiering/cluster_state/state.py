@@ -139,7 +139,7 @@ def merged(states: Sequence[ClusterState]) -> ClusterState:
                 partitions[partition.partition] = partition
     return replace(
         newest,
-        metadata=max(metadata, key=lambda one: one.offset, default=None),
+        metadata=max(metadata, key=lambda one: (one.offset, -one.secrets_left_out), default=None),
         offsets=tuple(partition for _, partition in sorted(partitions.items())),
     )
 

@@ -141,6 +141,15 @@ def test_metadata_are_taken_from_the_node_that_has_read_most_of_them() -> None:
     assert merged([replace(EMPTY, metadata=known(9)), later]).metadata == known(9)
 
 
+def test_of_equal_metadata_those_with_their_secrets_are_taken() -> None:
+    told, read = (
+        ClusterMetadata(offset=9, topics={}, configs={}, quotas={}, access_control_entries=(), secrets_left_out=secrets)
+        for secrets in (1, 0)
+    )
+    states = [replace(EMPTY, node_id=None, metadata=told), replace(EMPTY, metadata=read)]
+    assert merged(states).metadata == merged(states[::-1]).metadata == read
+
+
 def test_a_state_is_never_overwritten() -> None:
     store = MemoryObjectStore("a")
     assert kept(store, EMPTY) == f".resnap/cluster/{ID}/20231114T221320123Z-1.json"
