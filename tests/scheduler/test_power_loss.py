@@ -58,7 +58,7 @@ SYNCS: Final = {
 ELSEWHERE: Final = {
     "disk.sync": "test_install_crash.py",
     "disk.sync_directory": "test_install_crash.py",
-    "local.delete": "test_a_deletion_is_durable_when_it_returns",
+    "local._unlink": "test_a_deletion_is_durable_when_it_returns",
     "whole_file.write_whole": "test_a_run_cache_is_complete_or_not_there",
 }
 
@@ -99,7 +99,7 @@ def test_a_deletion_is_durable_when_it_returns(scene: Scene) -> None:
     for path, body in kept.items():
         path.write_bytes(body)
     with pytest.raises(AssertionError):
-        run_watched(scene, "retain", "local.delete")
+        run_watched(scene, "retain", "local._unlink")
 
 
 def test_a_run_cache_is_complete_or_not_there(scene: Scene) -> None:
