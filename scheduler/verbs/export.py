@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
+    from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster_state.state import ClusterState
 
 
@@ -66,11 +67,12 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
     """Yield what was written; with ``dry_run`` what would be.
 
     Raises:
-        UsageError: the sources are not the log dirs of one node.
+        UsageError: the sources are not the log dirs of one node, or the store has no such URL.
         MetadataLogError, MetadataVersionError, FormatError, LogDirError: the metadata log cannot be read.
         StoreError: the store failed.
 
     """
+    store = open_store(request.to, context.settings.s3())
     urls = [source for source in request.scope.sources if is_store_url(source)]
     if urls:
         raise UsageError(f"{urls[0]} is not a log dir of this host", hint="give the log dirs of a node")
@@ -87,11 +89,11 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
             "there is no metadata log: ACLs, quotas and configuration are not exported (--metadata-log); of a cluster"
             " with ZooKeeper they are there (`resnap export-cluster`)"
         )
-    yield exported(state, faults, request.to, request.keep, context)
+    yield exported(state, faults, store, request.keep, context)
 
 
 def exported(
-    state: ClusterState, faults: Sequence[ResnapError], to: str, keep: int | None, context: Context
+    state: ClusterState, faults: Sequence[ResnapError], store: ObjectStore, keep: int | None, context: Context
 ) -> Reported[Exported]:
     """Write ``state`` to the store, delete older ones, and return what was written; with ``dry_run`` what would be.
 
@@ -103,7 +105,6 @@ def exported(
     """
     key, document, deleted = state_key(state), write_state(state), 0
     if not context.settings.dry_run:
-        store = open_store(to, context.settings.s3())
         keep_state(store, key, document)
         # What could not be read now may be in an older one.
         deleted = delete_older(store, key, keep) if keep is not None and not faults else 0

@@ -10,6 +10,7 @@ from resnap.scheduler.cli.flags import CLUSTER, S3, WRITE
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.verbs.export import Exported, ExportView, exported
+from resnap.storage.stores.urls import open_store
 from resnap.tiering.cluster.live_state import ask_cluster_state
 
 
@@ -35,14 +36,16 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
     """Yield what was written; with ``dry_run`` what would be.
 
     Raises:
+        UsageError: the store has no such URL.
         ConfigurationError: no cluster is named.
         ClusterError: it does not answer, or refuses a request.
         StoreError: the store failed.
 
     """
+    store = open_store(request.to, context.settings.s3())
     with cluster_of(context.settings) as cluster:
         state, faults = ask_cluster_state(cluster, taken_ms=context.clock.now_ms())
-    yield exported(state, faults, request.to, request.keep, context)
+    yield exported(state, faults, store, request.keep, context)
 
 
 VERB = Verb(

@@ -124,3 +124,14 @@ def test_log_dirs_of_several_nodes_are_refused(command: Resnap, tmp_path: Path) 
     ran = command("export", one, two, "--to", (tmp_path / "store").as_uri())
     assert (ran.code, "the log dirs of one node" in ran.err) == (2, True)
     assert command("export", "s3://bucket/data", "--to", (tmp_path / "store").as_uri()).code == 2
+
+
+def test_a_store_without_such_a_url_is_named_before_anything_is_read_or_asked(command: Resnap, tmp_path: Path) -> None:
+    cluster = ("--bootstrap-server", "127.0.0.1:1")
+    of_cluster = ("export-cluster", *cluster)
+    for asked in (("export", tmp_path / "absent"), of_cluster, (*of_cluster, "--dry-run")):
+        ran = command(*asked, "--to", "s3:/bucket")
+        assert (ran.code, "did you mean s3://bucket?" in ran.err) == (2, True), ran.err
+    ran = command(*of_cluster, "--to", (tmp_path / "store").as_uri())
+    assert (ran.code, "cannot connect to 127.0.0.1" in ran.err) == (16, True), ran.err
+    assert not (tmp_path / "store").exists()

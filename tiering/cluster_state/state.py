@@ -2,7 +2,8 @@
 
 A document is what one node knows: of ``__consumer_offsets`` a broker has the partitions that it is a replica of. So
 the state of a cluster is taken from the documents of all of its nodes (``merged``): the metadata of the one that has
-read most of the metadata log, and each partition of committed offsets from the one with its highest end offset.
+read most of the metadata log, of equal ones the one with more secrets, and each partition of committed offsets from the
+one with its highest end offset. A running cluster tells all of it but secrets, in one document.
 
 Passwords in the configuration, and SCRAM credentials, are in a document only if that was asked for. Records have the
 form that Kafka's tools give them. A CRC-32C covers it all: with a changed digit consumers would go on elsewhere.
