@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 import structlog
 
 from resnap.scheduler.settings.redaction import MASK, redacted
-from resnap.scheduler.settings.values import shown_as
+from resnap.scheduler.settings.values import is_secret_name
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -133,6 +133,6 @@ def redacted_value(name: str, value: object) -> object:
         return {str(key): redacted_value(str(key), entry) for key, entry in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
         return [redacted_value(name, entry) for entry in value]
-    if value is None or shown_as(name, 0) == 0:
-        return value if value is None or isinstance(value, bool | int | float) else redacted(str(value))
-    return MASK
+    if value is None or isinstance(value, bool | int | float):
+        return value  # a count of secrets is not a secret
+    return MASK if is_secret_name(name) else redacted(str(value))
