@@ -1,7 +1,8 @@
 """Aiven's RemoteStorageManager, built from its sources: what brokers load, and what makes them tier by it.
 
 ``AIVEN_SOURCES`` names a checkout of github.com/Aiven-Open/tiered-storage-for-apache-kafka at v1.0.0, since no registry
-has the plugin. What it needs besides comes by Maven.
+has the plugin. What it needs besides comes by Maven. No version of it (up to 1.1.1) runs on brokers from 4.3 on, which
+have moved classes that it uses: for them it is compiled with other imports.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ def plugin(release: Release, into: Path) -> str:
     if root is None:
         pytest.skip("NOT TESTED: AIVEN_SOURCES names no checkout of Aiven's plugin, v1.0.0")
     jars = [jar for jar in brought("aiven", "bcprov-*.jar").glob("*.jar") if not jar.name.startswith(_NOT_ITS_OWN)]
-    sources = [path for part in _PARTS for path in (Path(root) / part / "src/main/java").rglob("*.java")]
+    sources = [
+        release.adapted(path, into.parent / "sources" / path.relative_to(root))
+        for part in _PARTS
+        for path in (Path(root) / part / "src/main/java").rglob("*.java")
+    ]
     class_path = ":".join([*map(str, jars), f"{release.jars}/*"])  # of what both have, the plugin loads its own
     subprocess.run(
         ["javac", "-nowarn", "-proc:none", "-d", into, "-cp", class_path, *sources], check=True, capture_output=True

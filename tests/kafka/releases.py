@@ -22,6 +22,10 @@ PATIENCE_S: Final = 240
 VERSIONS: Final = ("2.7.2", "3.9.1", "4.1.1", "4.4.0")
 HERE: Final = Path(__file__).parent
 _MAVEN_PATIENCE_S: Final = 1200
+_MOVED_IN_4_3: Final = (
+    (".common.record.", ".common.record.internal."),
+    (".common.utils.ByteBufferInputStream", ".common.utils.internals.ByteBufferInputStream"),
+)
 _LOG4J: Final = f"-Dlog4j.configuration=file:{HERE / 'log4j.properties'}"
 
 
@@ -73,12 +77,19 @@ class Release:
         if not classes.exists():
             made = classes.with_suffix(".tmp")
             made.mkdir(parents=True, exist_ok=True)
-            text, moved = source.read_text(), self.line >= (4, 3)
-            here = made / source.name
-            here.write_text(text.replace(".common.record.", ".common.record.internal.") if moved else text)
+            here = self.adapted(source, made / source.name)
             _output_of(["javac", "-nowarn", "-d", str(made), "-cp", f"{self.jars}/*", str(here)])
             made.rename(classes)
         return self.command(source.stem, *arguments, classes=classes)
+
+    def adapted(self, source: Path, into: Path) -> Path:
+        """Write a Java file to ``into``, with the imports of what 4.3 has moved as this release has it."""
+        text = source.read_text()
+        for old, new in _MOVED_IN_4_3 if self.line >= (4, 3) else ():
+            text = text.replace(old, new)
+        into.parent.mkdir(parents=True, exist_ok=True)
+        into.write_text(text)
+        return into
 
 
 def find_release(version: str, classes: Path) -> Release:

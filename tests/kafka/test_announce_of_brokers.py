@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,6 +10,7 @@ import pytest
 
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.remote_log.records import METADATA_TOPIC, RemoteLogSegmentMetadataRecord, decode_record
+from tests.kafka.aiven_plugin import KEY_ID, PREFIX, aiven_tiering, plugin
 from tests.kafka.brokers import SMALL, Broker, eventually, tiering
 from tests.kafka.runbook import Operator
 from tests.kafka.story import LOST_METADATA, TOPIC
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.fixture_sets import FixtureSet
     from tests.kafka.releases import Release
     from tests.scheduler.conftest import Resnap
 
@@ -27,19 +30,41 @@ JSON: Final = ("--output", "json")
 PAUSED: Final = ("remote.log.copy.disable=true", "local.retention.bytes=-2", "local.retention.ms=-2")
 
 
+@pytest.fixture(params=["LocalTieredStorage", pytest.param("Aiven", marks=pytest.mark.heavy)])
+def brokers_remote(
+    request: pytest.FixtureRequest,
+    release: Callable[[str], Release],
+    fixture_set: Callable[[str], FixtureSet],
+    tmp_path: Path,
+    version: str,
+) -> tuple[dict[str, object], list[str]]:
+    """Return the properties of a broker that tiers by a RemoteStorageManager, and how its store is read."""
+    remote, keys = tmp_path / "remote", fixture_set("kafka-3.9.1-aiven-encrypted").root / "keys"
+    remote.mkdir()
+    if request.param != "Aiven":
+        return tiering(remote), []
+    (tmp_path / "plugin").mkdir()
+    flags = ["--key-prefix", PREFIX, "--encryption-private-key", f"{KEY_ID}={keys / 'private.pem'}"]
+    return aiven_tiering(remote, plugin(release(version), tmp_path / "plugin"), keys), flags
+
+
 @pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.4.0", marks=pytest.mark.heavy)])
 def test_a_broker_that_lost_its_metadata_topic_serves_what_it_had_tiered_and_goes_on(
-    command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
+    command: Resnap,
+    release: Callable[[str], Release],
+    brokers_remote: tuple[dict[str, object], list[str]],
+    tmp_path: Path,
+    version: str,
 ) -> None:
-    data, remote = tmp_path / "data", tmp_path / "remote"
-    remote.mkdir()
-    broker = Broker(release(version), [data], tiering(remote))
+    (data, remote), (tiers, flags) = (tmp_path / "data", tmp_path / "remote"), brokers_remote
+    broker = Broker(release(version), [data], tiers)
     there = ("--bootstrap-server", broker.address)
     operator = Operator(
         tmp_path,
-        {"/var/lib/kafka/data": data, "/var/lib/remote": remote, "localhost:9092": broker.address},
+        {"announce file:///var/lib/remote": shlex.join(["announce", remote.as_uri(), *flags]),
+         "/var/lib/kafka/data": data, "/var/lib/remote": remote, "localhost:9092": broker.address},
         {"kafka-configs.sh": lambda line: broker.drive("configure", TOPIC, *line.split("--add-config ")[1].split(","))},
-    )
+    )  # fmt: skip
 
     def known() -> list[Any]:
         return command("remote", "status", *there, "--store", remote.as_uri(), *JSON).document["partitions"]
@@ -56,7 +81,7 @@ def test_a_broker_that_lost_its_metadata_topic_serves_what_it_had_tiered_and_goe
     for lost in data.glob("__remote_log_metadata-*"):
         shutil.rmtree(lost)
 
-    announce = ("announce", remote.as_uri(), *there)
+    announce = ("announce", remote.as_uri(), *flags, *there)
     with broker.running():
         assert [partition["readable"] for partition in known()] == [0]
         silent = command(*announce, "--publish")
