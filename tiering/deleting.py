@@ -45,6 +45,7 @@ from resnap.storage.layouts.segments import Deletion
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.registry import SHIPPED
 from resnap.storage.stores.probe import store_clock_ms
+from resnap.storage.stores.protocol import listed_object
 from resnap.tiering.repairing.originals import RECORD, folders, folders_in, is_lost, named_by_records, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.shipping.lease import leased
@@ -257,9 +258,11 @@ def is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
     """Whether the object is there, and as it was listed."""
     try:
         now = store.head(info.key)
+        if (now.size_bytes, now.modified_ms // 1000) == (info.size_bytes, info.modified_ms // 1000):
+            return True
+        return listed_object(store, info.key) == info
     except ObjectNotFoundError:
         return False
-    return (now.size_bytes, now.modified_ms // 1000) == (info.size_bytes, info.modified_ms // 1000)
 
 
 def delete_version(store: ObjectStore, info: ObjectInfo, *, is_conditional: bool) -> Iterator[Collected]:

@@ -13,7 +13,7 @@ import io
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.encryption import NO_KEYS, KeyRing
@@ -23,7 +23,7 @@ from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
 from resnap.storage.readers import DELETED_HINT, FileFacts, FileReader, RangeReader, ReaderStream, readable
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.keeping import KeepingStore, Kept
-from resnap.storage.stores.protocol import OpeningStore, StoredBody
+from resnap.storage.stores.protocol import OpeningStore, StoredBody, listed_object
 from resnap.storage.stores.ranged_reader import RangedReader, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.threads import made_once
@@ -57,6 +57,8 @@ class Sources:
     """What encrypted segments are read by."""
     kept: Kept | None = field(default=None, compare=False)
     """Keeps small objects that were read, for a run that only reads."""
+    by_listing: bool = False
+    """Whether the facts of objects are those that listings give."""
 
     @contextmanager
     def open(self, locator: str, *, end: int | None = None) -> Iterator[RangeReader]:
@@ -161,8 +163,12 @@ class Sources:
             return FileFacts(status.st_size, status.st_mtime_ns, status.st_ino)
         store, key = self._object(locator)
         with _deletion_explained():
-            info = store.head(key)
+            info = listed_object(store, key) if self.by_listing else store.head(key)
         return FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
+
+    def is_unchanged(self, locator: str, listed: FileFacts) -> bool:
+        """Whether a file is as it was listed; raises as ``read`` does."""
+        return any(sources.facts(locator).is_same(listed) for sources in (self, replace(self, by_listing=True)))
 
     def store(self, url: str) -> ObjectStore:
         """Return the store at ``url``; a process makes one client per store, and caches it.

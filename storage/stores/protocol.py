@@ -290,6 +290,22 @@ class CopyingStore(ObjectStore, Protocol):
         ...
 
 
+def listed_object(store: ObjectStore, key: str) -> ObjectInfo:
+    """Return the facts of an object as a listing gives them, of which the time may be another one than ``head`` gives.
+
+    rclone 1.75.1 lists when an object was written, and its HEAD gives when the request, or the upload in parts, began.
+
+    Raises:
+        ObjectNotFoundError: there is no object.
+        StoreError: the store failed.
+
+    """
+    found = next(iter(store.list(key)), None)
+    if found is None or found.key != key:  # what is longer comes later
+        raise ObjectNotFoundError(f"{store.url}/{key} does not exist", key=key)
+    return found
+
+
 def length_of(store: ObjectStore, key: str) -> int | None:
     """Return the length of an object; None if it does not exist.
 

@@ -15,7 +15,7 @@ from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.deleting import collect, find_garbage
 from resnap.tiering.shipping.lease import leased
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
-from tests.tiering.stores import PassingStore, ReplacingStore, flip_byte
+from tests.tiering.stores import BeginningStore, PassingStore, ReplacingStore, flip_byte
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -150,7 +150,10 @@ def test_a_partition_that_another_run_ships_is_left_and_reported(store: MemoryOb
     assert keys(store) == before
 
 
-def test_an_object_written_again_or_named_between_two_listings_is_left(store: MemoryObjectStore, clock: Clock) -> None:
+@pytest.mark.parametrize("watched", [PassingStore, BeginningStore])
+def test_an_object_written_again_or_named_between_two_listings_is_left(
+    store: MemoryObjectStore, clock: Clock, watched: type[PassingStore]
+) -> None:
     first, second, *_ = manifest_keys(store)
     bodies = {key: store.get(key) for key in (first, second)}
     left = {entry.key for entry in manifests(store)[1].objects}
@@ -161,7 +164,7 @@ def test_an_object_written_again_or_named_between_two_listings_is_left(store: Me
     store.put(first, bodies[first])
     anew = min(left)
     store.put(anew, store.get(anew))
-    list(collect(store, garbage, who="gc", now_ms=0))
+    list(collect(watched(store), garbage, who="gc", now_ms=0))
     assert left - keys(store) == left - {anew}
     check_objects(store, manifests(store)[0])
 

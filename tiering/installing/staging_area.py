@@ -156,12 +156,12 @@ def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | 
         raise AssertionError("the active segment is known by nothing yet")
     size = segment.size_bytes
     try:
-        facts = sources.facts(segment.path)
+        is_unchanged = sources.is_unchanged(segment.path, FileFacts(size, segment.mtime_ns, segment.inode))
         head = sources.read_range(segment.path, 0, min(END_BYTES, size))
         tail = sources.read_range(segment.path, max(0, size - END_BYTES), size)
     except GONE:
         return None
-    if not facts.is_same(FileFacts(size, segment.mtime_ns, segment.inode)):
+    if not is_unchanged:
         return None
     return SegmentPrint(
         base_offset=segment.base_offset,

@@ -172,11 +172,13 @@ def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
 
     """
     try:
-        now = sources.facts(segment.path)
+        is_unchanged = sources.is_unchanged(
+            segment.path, FileFacts(segment.size_bytes, segment.mtime_ns, segment.inode)
+        )
     except GONE as error:
         gone = SegmentDeletedError if _begins_above(segment) else SegmentChangedError
         raise gone(f"{segment.path}: gone since the log directory was listed") from error
-    if not now.is_same(FileFacts(segment.size_bytes, segment.mtime_ns, segment.inode)):
+    if not is_unchanged:
         raise _changed_error(segment)
 
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.storage.readers import FileReader
+from resnap.storage.readers import FileFacts, FileReader
+from resnap.storage.sources.files import Sources
+from resnap.storage.stores.memory import MemoryObjectStore
+from tests.tiering.stores import BeginningStore
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,3 +33,21 @@ def test_a_file_of_another_user_is_read_all_the_same() -> None:
     assert shell is not None
     with FileReader(shell) as reader:
         assert len(reader.read(0, 4)) == 4
+
+
+class OfABeginningStore(Sources):
+    def store(self, url: str) -> BeginningStore:
+        return BeginningStore(super().store(url))
+
+
+def test_an_object_is_unchanged_where_a_head_gives_another_time_than_the_listing_until_it_is_replaced() -> None:
+    times = iter((5_000, 9_000))
+    store = MemoryObjectStore("begins", clock_ms=times.__next__)
+    sources, locator = OfABeginningStore(), "memory://begins/x.log"
+    store.put("x.log", b"segment")
+    (info,) = store.list()
+    listed = FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
+    assert not sources.facts(locator).is_same(listed)
+    assert sources.is_unchanged(locator, listed)
+    store.put("x.log", b"segment")
+    assert not sources.is_unchanged(locator, listed)
