@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resnap.storage import crc32c as checksums
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,6 +35,16 @@ def _store_big_endian(size: int) -> Callable[[int, int, int], None]:
 def load_8(address: int, position: int) -> int:
     """Return the signed byte at ``address + position``."""
     return ctypes.c_int8.from_address(address + position).value
+
+
+def load_32(address: int, position: int) -> int:
+    """Return the signed big-endian number of 4 bytes at ``address + position``."""
+    return int.from_bytes(ctypes.string_at(address + position, 4), "big", signed=True)
+
+
+def crc32c(address: int, length: int, checksum: int) -> int:
+    """Return the checksum of ``length`` bytes at ``address``, continued from ``checksum``."""
+    return checksums.crc32c(ctypes.string_at(address, length), checksum)
 
 
 memcpy: Any = ctypes.memmove

@@ -14,7 +14,20 @@ from typing import Final
 
 import numpy as np
 
-from resnap.replay.kernel.compiling import compiled, inlined, load_8, memcpy, record_at
+from resnap.replay.kernel.compiling import WHY_NOT, compiled, inlined, load_8, load_32, memcpy, record_at
+from resnap.storage.log.record_batch import (
+    ATTRIBUTES_POSITION,
+    HEADER,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
+    MAGIC_V2,
+    MIN_BATCH_LENGTH,
+)
+
+if WHY_NOT is None:
+    from resnap.replay.kernel.checksum import crc32c
+else:
+    from resnap.replay.kernel.interpreted import crc32c
 
 ODD: Final = -1
 CUT_SHORT: Final = -1
@@ -25,12 +38,14 @@ RECORD_DTYPE: Final = np.dtype(
     [("timestamp_delta", "<i8"), ("offset_delta", "<i8"), *HEADER_DTYPE.descr, ("headers", "<i8")]
 )
 """A record, and how many headers it has."""
-BATCH_DTYPE: Final = np.dtype([("at", "<i8"), ("size", "<i8"), ("count", "<i8")])
-"""The records of a batch that is not compressed: where they begin, their bytes, and their number."""
+BATCH_DTYPE: Final = np.dtype([("at", "<i8"), ("size", "<i8"), ("crc", "<i8"), ("count", "<i8")])
+"""A batch that is not compressed: where it begins, its bytes, its checksum, and how many records are to be read."""
 _record_at = record_at(RECORD_DTYPE)
 _batch_at = record_at(BATCH_DTYPE)
 _RECORD_BYTES: Final = RECORD_DTYPE.itemsize
 _HEADER_BYTES: Final = HEADER_DTYPE.itemsize
+_BATCH_HEADER: Final = HEADER.size
+_LENGTH_POSITION: Final = 8
 _header_at = record_at(HEADER_DTYPE)
 
 
@@ -68,11 +83,19 @@ def read_records(batch: int, size: int, count: int, records: int, headers: int, 
 
 @compiled
 def read_batches(data: int, batches: int, count: int, records: int, headers: int, room: int) -> int:
-    """Fill ``records`` with those of all ``batches`` in ``data``, as ``read_records`` does for one."""
+    """Fill ``records`` with those of all ``batches`` in ``data``, as ``read_records`` does for one.
+
+    A batch whose checksum differs is odd; without ``room`` for headers checksums are compared.
+    """
     found = 0
     for number in range(count):
         batch = _batch_at(batches, number)
-        read = read_records(data + batch.at, batch.size, batch.count, records, headers, room - found)
+        at, size = data + batch.at, batch.size
+        if room == 0 and crc32c(at + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION, 0) != batch.crc:
+            return ODD
+        if batch.count == 0:
+            continue
+        read = read_records(at + _BATCH_HEADER, size - _BATCH_HEADER, batch.count, records, headers, room - found)
         if read < 0:
             return ODD
         records += batch.count * _RECORD_BYTES
@@ -112,6 +135,31 @@ def gather(fields: int, lengths: int, count: int, target: int) -> int:
             memcpy(target + copied, _number_at(fields, number).value, length)
             copied += length
     return copied
+
+
+def find_batches(block: memoryview, room: int) -> tuple[list[int], int]:
+    """Return where batches start in ``block``, and where the last of them ends.
+
+    It stops before a header that the block cuts, before a batch that ends above ``room``, and before what is no batch.
+    """
+    content, starts = np.frombuffer(block, dtype=np.uint8), np.empty(len(block) // _BATCH_HEADER + 1, dtype=np.int64)
+    found = _find_batches(content.ctypes.data, len(content), room, starts.ctypes.data)
+    *begins, end = starts[: found + 1].tolist()
+    return begins, end
+
+
+@compiled
+def _find_batches(block: int, size: int, room: int, starts: int) -> int:
+    position, found = 0, 0
+    while size - position >= _BATCH_HEADER and load_8(block, position + MAGIC_POSITION) == MAGIC_V2:
+        length = load_32(block, position + _LENGTH_POSITION)
+        if length < MIN_BATCH_LENGTH or position + LOG_OVERHEAD + length > room:
+            break
+        _number_at(starts, found).value = position
+        found += 1
+        position += LOG_OVERHEAD + length
+    _number_at(starts, found).value = position
+    return found
 
 
 _number_at = record_at(np.dtype([("value", "<i8")]))

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from resnap.replay.kernel.records import BATCH_DTYPE, HEADER_DTYPE, RECORD_DTYPE, gather, read_batches, read_records
+from resnap.replay.kernel.records import (
+    BATCH_DTYPE,
+    HEADER_DTYPE,
+    RECORD_DTYPE,
+    find_batches,
+    gather,
+    read_batches,
+    read_records,
+)
 from resnap.replay.scan.header_scan import ScanFacts, read_blocks, whole_batch
 from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows
 from resnap.replay.spark.transaction_ends import TransactionEnds
@@ -131,7 +139,7 @@ class _RecordRows:
         whole = self._segment.range
         with self._sources.open(whole.locator) as reader:
             try:
-                for block in read_blocks(reader, whole, ScanFacts()):
+                for block in read_blocks(reader, whole, ScanFacts(), find_batches):
                     yield from self._pieces(reader, block)
             except FormatError as error:
                 self._skip(error)
@@ -319,14 +327,8 @@ def _parsed_batches(block: Block, some: slice) -> _Parsed | None:
     starts, sizes = block.positions[some] - begin, LOG_OVERHEAD + within["batch_length"].astype(np.int64)
     data = block.data[begin : begin + int(starts[-1] + sizes[-1])]
     batches = np.empty(len(within), BATCH_DTYPE)
-    batches["at"], batches["size"] = starts + HEADER.size, sizes - HEADER.size
-    batches["count"] = within["records_count"]
-    try:
-        for start, end in zip(starts.tolist(), (starts + sizes).tolist(), strict=True):
-            check_crc(data[start:end])
-    except FormatError:
-        return None
-    batches = batches[within["attributes"] & CONTROL == 0]
+    batches["at"], batches["size"], batches["crc"] = starts, sizes, within["crc"]
+    batches["count"] = np.where(within["attributes"] & CONTROL == 0, within["records_count"], 0)
     if (batches["count"] > batches["size"] // _LEAST_RECORD_BYTES).any():
         return None
     records, headers = np.empty(int(batches["count"].sum()), RECORD_DTYPE), _NO_HEADERS

@@ -26,7 +26,8 @@ _USUAL: Final = np.frombuffer(
 )
 _TYPE_POSITION: Final = HEADER.size + 8
 _COORDINATOR_EPOCH_POSITION: Final = HEADER.size + 12
-_SAME: Final = np.array(
+_SAME: Final = np.isin(
+    np.arange(len(_USUAL)),
     [
         *range(LOG_OVERHEAD - 4, LOG_OVERHEAD),
         MAGIC_POSITION,
@@ -34,9 +35,15 @@ _SAME: Final = np.array(
         *range(RECORDS_COUNT_POSITION, _TYPE_POSITION),
         *range(_TYPE_POSITION + 1, _COORDINATOR_EPOCH_POSITION),
         len(_USUAL) - 1,
-    ]
+    ],
 )
 """Where all of them have the same bytes: length, magic, attributes, count, and the record but for type and epoch."""
+
+
+def bytes_at(block: memoryview, positions: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.void]:
+    """Return the ``size`` bytes at each of the ``positions`` in ``block``, as elements of an array."""
+    every: npt.NDArray[np.void] = np.ndarray((max(len(block) - size + 1, 0),), f"V{size}", block, strides=(1,))
+    return every[positions]
 
 
 def usual_marker_types(block: memoryview, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -46,9 +53,9 @@ def usual_marker_types(block: memoryview, positions: npt.NDArray[np.int64]) -> n
     """
     types = np.full(len(positions), UNUSUAL, dtype=np.int64)
     whole = np.flatnonzero(positions <= len(block) - len(_USUAL))
-    rows = np.frombuffer(block, dtype=np.uint8)[positions[whole, None] + np.arange(len(_USUAL))]
+    rows = bytes_at(block, positions[whole], len(_USUAL)).view(np.uint8).reshape(-1, len(_USUAL))
     found = rows[:, _TYPE_POSITION]
-    is_usual = (rows[:, _SAME] == _USUAL[_SAME]).all(axis=1) & ((found == ABORT) | (found == COMMIT))
+    is_usual = ~((rows != _USUAL) & _SAME).any(axis=1) & ((found == ABORT) | (found == COMMIT))
     carried = np.ascontiguousarray(rows[:, CRC_POSITION:ATTRIBUTES_POSITION]).view(">u4")[:, 0]
     for i in np.flatnonzero(is_usual).tolist():
         if carried[i] == crc32c(rows[i, ATTRIBUTES_POSITION:].data):
