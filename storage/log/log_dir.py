@@ -273,6 +273,19 @@ def load_log_dir(path: Path, *, topics: Callable[[TopicPartition], bool] | None 
     return survey.finish(clean_shutdown=CLEAN_SHUTDOWN in listed)
 
 
+def load_topic(path: Path, topic: str) -> LogDir:
+    """Return the partitions of one topic in ``path``, an entry of ``log.dirs``; nothing else there is read.
+
+    So what checkpoints and ``meta.properties`` say is unknown. Raises as ``load_log_dir`` does.
+    """
+    path = path.absolute()
+    survey = Survey(path=path, fetch=lambda _: None)
+    for entry_name in sorted(name for name in _names(path) if name.startswith(f"{topic}-")):
+        if dir_kind(parse_partition_dir_name(entry_name)) is DirKind.LIVE:
+            survey.add_partition(path / entry_name, partial(load_partition_dir, path / entry_name))
+    return survey.finish(clean_shutdown=False)
+
+
 def load_partition_dir(path: Path, *, checkpoints: Checkpoints | None = None) -> PartitionDir:
     """Return what one partition's directory holds, with its values in ``checkpoints``; without them, all unknown.
 

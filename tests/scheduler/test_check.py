@@ -135,7 +135,9 @@ def test_server_properties_of_another_node_are_named(command: Resnap, ready_log:
     assert (ran.code, f"{properties} is of node 77, the log dirs are of" in ran.err) == (0, True)
 
 
-def test_a_transaction_that_others_have_outlived_hangs(command: Resnap, ready_log: Path) -> None:
+def test_a_transaction_that_others_have_outlived_hangs(
+    command: Resnap, ready_log: Path, opened: Callable[[], list[str]]
+) -> None:
     partition = ready_log / "payments-0"
     third = bases(partition)[2]
 
@@ -150,6 +152,8 @@ def test_a_transaction_that_others_have_outlived_hangs(command: Resnap, ready_lo
         newest.write_bytes(snapshot_bytes([entry(1, 1_000, third), entry(2, 1_000 + later_ms, -1)]))
         [row] = command("check", ready_log, "--output", "json").document["topics"]
         assert [one["reason"] for one in row["blockers"]] == reasons
+    # The check of what hangs reads them once, and once more for brokers' metadata; that of the other once.
+    assert opened().count(str(ready_log / "replication-offset-checkpoint")) == 2 + 1
     newest.write_bytes(snapshot_bytes([entry(1, 1_000, third), entry(2, 61_000, -1)]))
     [row] = command("check", ready_log, "--transaction-max-timeout-ms", "1000", "--output", "json").document["topics"]
     [blocker] = row["blockers"]

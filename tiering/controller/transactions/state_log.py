@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from resnap.storage.errors import ResnapError, in_file
 from resnap.storage.log.internal_topic import partitions_of, read_partition
-from resnap.storage.log.log_dir import load_log_dir
+from resnap.storage.log.log_dir import load_topic
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from resnap.storage.messages.schema import (
@@ -201,7 +201,7 @@ def read_transaction_states(log_dirs: Iterable[Path], *, steps_of: Collection[in
         FormatError, LogDirError: one cannot be read.
 
     """
-    listed = [load_log_dir(path, topics=lambda one: one.topic == TRANSACTION_TOPIC) for path in log_dirs]
+    listed = [load_topic(path, TRANSACTION_TOPIC) for path in log_dirs]
     found: dict[str, TransactionMetadata] = {}
     histories: dict[str, History] = {}
     unknown = 0
