@@ -38,8 +38,10 @@ RECORD_DTYPE: Final = np.dtype(
     [("timestamp_delta", "<i8"), ("offset_delta", "<i8"), *HEADER_DTYPE.descr, ("headers", "<i8")]
 )
 """A record, and how many headers it has."""
-BATCH_DTYPE: Final = np.dtype([("at", "<i8"), ("size", "<i8"), ("crc", "<i8"), ("count", "<i8")])
-"""A batch that is not compressed: where it begins, its bytes, its checksum, and how many records are to be read."""
+BATCH_DTYPE: Final = np.dtype(
+    [("at", "<i8"), ("size", "<i8"), ("crc", "<i8"), ("records_at", "<i8"), ("records_size", "<i8"), ("count", "<i8")]
+)
+"""A batch: its address and bytes, its checksum, those of its decompressed records, and how many are to be read."""
 _record_at = record_at(RECORD_DTYPE)
 _batch_at = record_at(BATCH_DTYPE)
 _RECORD_BYTES: Final = RECORD_DTYPE.itemsize
@@ -82,20 +84,20 @@ def read_records(batch: int, size: int, count: int, records: int, headers: int, 
 
 
 @compiled
-def read_batches(data: int, batches: int, count: int, records: int, headers: int, room: int) -> int:
-    """Fill ``records`` with those of all ``batches`` in ``data``, as ``read_records`` does for one.
+def read_batches(batches: int, count: int, records: int, headers: int, room: int) -> int:
+    """Fill ``records`` with those of all ``batches``, as ``read_records`` does for one.
 
     A batch whose checksum differs is odd; without ``room`` for headers checksums are compared.
     """
     found = 0
     for number in range(count):
         batch = _batch_at(batches, number)
-        at, size = data + batch.at, batch.size
-        if room == 0 and crc32c(at + ATTRIBUTES_POSITION, size - ATTRIBUTES_POSITION, 0) != batch.crc:
+        checked = batch.size - ATTRIBUTES_POSITION
+        if room == 0 and crc32c(batch.at + ATTRIBUTES_POSITION, checked, 0) != batch.crc:
             return ODD
         if batch.count == 0:
             continue
-        read = read_records(at + _BATCH_HEADER, size - _BATCH_HEADER, batch.count, records, headers, room - found)
+        read = read_records(batch.records_at, batch.records_size, batch.count, records, headers, room - found)
         if read < 0:
             return ODD
         records += batch.count * _RECORD_BYTES

@@ -72,9 +72,9 @@ _Fields: TypeAlias = "tuple[int, int, Buffer | None, Buffer | None, Sequence[tup
 
 
 class _Parsed(NamedTuple):
-    """The records of a batch, as addresses in ``data``, which must outlive them."""
+    """The records of batches, as addresses in ``data``, which must outlive them."""
 
-    data: Buffer
+    data: Sequence[Buffer]
     records: Array
     """``RECORD_DTYPE``"""
     headers: Array
@@ -182,30 +182,32 @@ class _RecordRows:
         columns = (headers[name].astype(np.int64) for name in _OF_HEADER)
         batches = np.column_stack((block.at + block.positions, committed, *columns))
         are_of_clients = headers["attributes"] & CONTROL == 0
-        for one, is_plain in self._stretches(block):
-            parsed = _parsed_batches(block, one) if is_plain and self._parses else None
-            if is_plain and (parsed or not self._parses):
-                yield partial(self._add, batches[one][are_of_clients[one]], parsed)
+        for some, is_usual in self._stretches(block):
+            if is_usual and not self._parses:
+                yield partial(self._add, batches[some][are_of_clients[some]], None)
                 continue
-            for index in range(one.start, one.stop):
-                batch = _Batch(*batches[index].tolist())
-                if batch.base_offset + batch.last_offset_delta >= self._segment.log_start_offset:
-                    yield partial(self._add_batch, reader, block, index, batch)
+            for group, parsed in _groups(block, some) if is_usual else ((some, None),):
+                if parsed is not None:
+                    yield partial(self._add, batches[group][are_of_clients[group]], parsed)
+                    continue
+                for index in range(group.start, group.stop):
+                    batch = _Batch(*batches[index].tolist())
+                    if batch.base_offset + batch.last_offset_delta >= self._segment.log_start_offset:
+                        yield partial(self._add_batch, reader, block, index, batch)
 
     def _stretches(self, block: Block) -> Iterator[tuple[slice, bool]]:
         """Yield neighbouring batches, a megabyte at most or one, and whether they can be read together.
 
-        Those are whole, not compressed, and have as many records as their offsets can.
+        Those are whole, and have as many records as their offsets can.
         """
         headers, counts = block.headers, block.headers["records_count"].astype(np.int64)
         ends = block.positions + LOG_OVERHEAD + headers["batch_length"]
-        are_plain = (headers["attributes"] & COMPRESSION_MASK == 0) & (ends <= len(block.data))
-        are_plain &= headers["base_offset"] >= self._segment.log_start_offset
-        are_plain &= (counts > 0) & (counts <= headers["last_offset_delta"].astype(np.int64) + 1)
-        differ = np.flatnonzero((np.diff(are_plain) != 0) | (np.diff(ends // _PIECE_BYTES) != 0)) + 1
+        are_usual = (headers["base_offset"] >= self._segment.log_start_offset) & (ends <= len(block.data))
+        are_usual &= (counts > 0) & (counts <= headers["last_offset_delta"].astype(np.int64) + 1)
+        differ = np.flatnonzero((np.diff(are_usual) != 0) | (np.diff(ends // _PIECE_BYTES) != 0)) + 1
         for start, stop in pairwise([0, *differ.tolist(), len(headers)]):
             if start < stop:
-                yield slice(start, stop), bool(are_plain[start])
+                yield slice(start, stop), bool(are_usual[start])
 
     def _add_batch(self, reader: RangeReader, block: Block, index: int, batch: _Batch) -> None:
         at, count, start = batch.at, batch.records_count, self._segment.log_start_offset
@@ -213,9 +215,10 @@ class _RecordRows:
         parsed = None
         if self._parses or is_cut or not 0 <= count <= batch.last_offset_delta + 1:
             content = whole_batch(reader, block, index)
-            check_crc(content, at=at)
-            if not batch.attributes & CONTROL:
-                records = decompress(memoryview(content)[HEADER.size :], compression_name(batch.attributes), at=at)
+            if batch.attributes & CONTROL:
+                check_crc(content, at=at)
+            else:
+                records = _content(content, batch.attributes, at)
                 parsed = _parsed(records, count, at)
                 if is_cut:
                     fields = _fields(records, count, at)
@@ -230,7 +233,7 @@ class _RecordRows:
     def _add(self, batches: npt.NDArray[np.int64], parsed: _Parsed | None) -> None:
         if parsed is not None:
             self._parsed.append(parsed)
-            self._held_bytes += len(parsed.data)
+            self._held_bytes += sum(map(len, parsed.data))
         self._batches.append(batches)
 
     def _rows(self) -> pa.RecordBatch:
@@ -321,31 +324,66 @@ def _unless_absent(values: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array
     return pa.array(values, mask=values == -1).cast(kind)
 
 
-def _parsed_batches(block: Block, some: slice) -> _Parsed | None:
-    """Return the records of whole batches that are not compressed; None if one is damaged or has unusual records."""
-    within, begin = block.headers[some], int(block.positions[some.start])
-    starts, sizes = block.positions[some] - begin, LOG_OVERHEAD + within["batch_length"].astype(np.int64)
-    data = block.data[begin : begin + int(starts[-1] + sizes[-1])]
+def _groups(block: Block, some: slice) -> Iterator[tuple[slice, _Parsed | None]]:
+    """Yield ``some`` whole batches in groups of a decompressed megabyte at least, with their records.
+
+    A group has None if one is damaged or has unusual records.
+    """
+    start, contents, held_bytes = some.start, [], 0
+    compressed = np.flatnonzero(block.headers["attributes"][some] & COMPRESSION_MASK) + some.start
+    ends = block.positions[compressed] + LOG_OVERHEAD + block.headers["batch_length"][compressed]
+    for index, begin, end in zip(compressed.tolist(), block.positions[compressed].tolist(), ends.tolist(), strict=True):
+        try:
+            contents.append(_content(block.data[begin:end], int(block.headers["attributes"][index]), 0))
+        except FormatError:
+            yield slice(start, some.stop), None
+            return
+        held_bytes += len(contents[-1])
+        if held_bytes >= _PIECE_BYTES:
+            yield slice(start, index + 1), _parsed_batches(block, slice(start, index + 1), contents)
+            start, contents, held_bytes = index + 1, [], 0
+    if start < some.stop:
+        yield slice(start, some.stop), _parsed_batches(block, slice(start, some.stop), contents)
+
+
+def _parsed_batches(block: Block, some: slice, contents: Sequence[Buffer]) -> _Parsed | None:
+    """Return the records of whole batches, with the ``contents`` of those compressed; None as in ``_groups``."""
+    within, positions = block.headers[some], block.positions[some]
+    sizes = LOG_OVERHEAD + within["batch_length"].astype(np.int64)
+    data, content = block.data[int(positions[0]) : int(positions[-1] + sizes[-1])], b"".join(contents)
+    plain, decompressed = np.frombuffer(data, np.uint8), np.frombuffer(content, np.uint8)
     batches = np.empty(len(within), BATCH_DTYPE)
-    batches["at"], batches["size"], batches["crc"] = starts, sizes, within["crc"]
+    batches["at"] = plain.ctypes.data + positions - positions[0]
+    batches["size"], batches["crc"] = sizes, within["crc"]
+    batches["records_at"], batches["records_size"] = batches["at"] + HEADER.size, sizes - HEADER.size
+    compressed, lengths = within["attributes"] & COMPRESSION_MASK != 0, np.array([*map(len, contents)], np.int64)
+    batches["records_at"][compressed] = decompressed.ctypes.data + np.cumsum(lengths) - lengths
+    batches["records_size"][compressed] = lengths
     batches["count"] = np.where(within["attributes"] & CONTROL == 0, within["records_count"], 0)
-    if (batches["count"] > batches["size"] // _LEAST_RECORD_BYTES).any():
+    if (batches["count"] > batches["records_size"] // _LEAST_RECORD_BYTES).any():
         return None
     records, headers = np.empty(int(batches["count"].sum()), RECORD_DTYPE), _NO_HEADERS
-    content = np.frombuffer(data, dtype=np.uint8)
-    given = content.ctypes.data, batches.ctypes.data, len(batches), records.ctypes.data
+    given = batches.ctypes.data, len(batches), records.ctypes.data
     found = read_batches(*given, 0, 0)
     if found > 0:
         headers = np.empty(found, HEADER_DTYPE)
         read_batches(*given, headers.ctypes.data, found)
-    return _Parsed(data, records, headers) if found >= 0 else None
+    return _Parsed((data, content), records, headers) if found >= 0 else None
+
+
+def _content(batch: Buffer, attributes: int, at: int) -> Buffer:
+    """Return the decompressed records of a whole ``batch``; raises as ``check_crc`` and ``decompress`` do."""
+    check_crc(batch, at=at)
+    content = decompress(memoryview(batch)[HEADER.size :], compression_name(attributes), at=at)
+    if len(content) > _MOST_BYTES:
+        found = len(content)
+        raise FormatError("decompressed records", position=at, expected=f"at most {_MOST_BYTES} bytes", found=found)
+    return content
 
 
 def _parsed(records: Buffer, count: int, at: int) -> _Parsed:
     """Return the ``count`` records that fill ``records``; raises as ``read_client_records`` does."""
     size = len(records)
-    if size > _MOST_BYTES:
-        raise FormatError("decompressed records", position=at, expected=f"at most {_MOST_BYTES} bytes", found=size)
     if 0 < count <= size // _LEAST_RECORD_BYTES:
         content = np.frombuffer(records, dtype=np.uint8)
         address = content.ctypes.data
@@ -355,7 +393,7 @@ def _parsed(records: Buffer, count: int, at: int) -> _Parsed:
             headers = np.empty(found, HEADER_DTYPE)
             read_records(address, size, count, parsed.ctypes.data, headers.ctypes.data, found)
         if found >= 0:
-            return _Parsed(records, parsed, headers)
+            return _Parsed((records,), parsed, headers)
     return _packed(_fields(records, count, at))
 
 
@@ -376,7 +414,7 @@ def _packed(records: Iterable[_Fields]) -> _Parsed:
         rows.append((_int64(timestamp), _int64(offset), *keep(key), *keep(value), len(own)))
         headers += [(*keep(name), *keep(content)) for name, content in own]
     kept = np.frombuffer(bytes(data) or b"\0", dtype=np.uint8)
-    found = _Parsed(kept.data, np.array(rows, dtype=RECORD_DTYPE), np.array(headers, dtype=HEADER_DTYPE))
+    found = _Parsed((kept.data,), np.array(rows, dtype=RECORD_DTYPE), np.array(headers, dtype=HEADER_DTYPE))
     for array in found.records, found.headers:
         array["key_at"] += kept.ctypes.data
         array["value_at"] += kept.ctypes.data

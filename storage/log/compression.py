@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -51,7 +52,7 @@ def decompress(data: Buffer, codec: str, *, at: int = 0) -> Buffer:
             return b"".join(map(_snappy_block, _snappy_blocks(bytes(data))))
         if codec in {"lz4", "zstd"}:
             frame = _with_right_checksum(bytes(data)) if codec == "lz4" else data
-            content: bytes = pa.CompressedInputStream(pa.py_buffer(frame), codec).read()
+            content: bytes = pa.CompressedInputStream(pa.BufferReader(frame), codec).read()
             return content
     except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
         raise FormatError("compressed records", position=at, expected=f"{codec} data", found=str(error)) from error
@@ -59,19 +60,23 @@ def decompress(data: Buffer, codec: str, *, at: int = 0) -> Buffer:
 
 
 def _with_right_checksum(frame: bytes) -> bytes:
-    """Return an lz4 ``frame`` with the right header checksum; that of a longer header is left alone.
-
-    It is the second byte of the XXH32 of two bytes, flags and block size.
-    """
+    """Return an lz4 ``frame`` with the right header checksum; that of a longer header is left alone."""
     if len(frame) < _LZ4_HEADER_SIZE or frame[4] & _LZ4_LONGER:
         return frame
+    checksum = _header_checksum(frame[4:6])
+    return frame if frame[6] == checksum else frame[:6] + bytes([checksum]) + frame[7:]
+
+
+@cache
+def _header_checksum(flags_and_size: bytes) -> int:
+    """Return the second byte of the XXH32 of two bytes."""
     value = _PRIMES[5] + 2
-    for byte in frame[4:6]:
+    for byte in flags_and_size:
         value = value + byte * _PRIMES[5] & _32_BITS
         value = (value << 11 | value >> 21) * _PRIMES[1] & _32_BITS
     for shift, prime in ((15, _PRIMES[2]), (13, _PRIMES[3]), (16, 1)):
         value = (value ^ value >> shift) * prime & _32_BITS
-    return frame[:6] + bytes([value >> 8 & 0xFF]) + frame[7:]
+    return value >> 8 & 0xFF
 
 
 def _snappy_blocks(data: bytes) -> Iterator[bytes]:

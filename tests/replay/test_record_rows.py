@@ -20,13 +20,22 @@ from resnap.replay.spark.record_rows import _binary, _fields, _packed, _parsed, 
 from resnap.replay.spark.source import EVERYTHING, KafkaLogSource, Pruning, find_segments
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.record import read_client_records
-from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, RecordBatchHeader, seal
+from resnap.storage.log.record_batch import (
+    CONTROL,
+    HEADER,
+    LOG_APPEND_TIME,
+    RecordBatchHeader,
+    compression_name,
+    read_header,
+    seal,
+)
 from resnap.storage.messages.wire import write_varint
 from resnap.storage.sources.files import PLAIN
 from tests.builders import a_partition
 from tests.logs.batch_builder import write_data_batch
 from tests.logs.log_writer import PartitionWriter
 from tests.scheduler.files import flip
+from tests.storage.log.test_compression import compressed
 from tests.strategies import DataEvent, Event, LegacyEvent, MarkerEvent, PlainEvent, histories
 
 if TYPE_CHECKING:
@@ -83,6 +92,10 @@ USUAL: Final = (
 """A usual record, a tombstone, and one without key and with headers."""
 
 
+KINDS: Final = (0, 0, 0, LOG_APPEND_TIME, CONTROL, 1, 2, 3, 4)
+"""Attributes of batches; the last four are those of codecs."""
+
+
 def a_log(
     directory: Path, *, attributes: int = 0, records: Sequence[bytes] = USUAL, base_timestamp: int = 1000
 ) -> Path:
@@ -114,7 +127,9 @@ def test_any_records_below_a_right_checksum_give_rows_or_an_error_of_the_format(
 
 @given(
     batches=st.lists(
-        st.tuples(st.sampled_from([0, 0, 0, LOG_APPEND_TIME, CONTROL, 1, 4]), st.integers(0, 3), st.integers(0, 5)),
+        st.tuples(
+            st.sampled_from([0, 0, 0, LOG_APPEND_TIME, CONTROL, 1, 2, 3, 4]), st.integers(0, 3), st.integers(0, 5)
+        ),
         min_size=1,
         max_size=12,
     ),
@@ -136,7 +151,8 @@ def test_batches_that_are_read_together_give_the_rows_of_each(
             last_offset_delta=3, base_timestamp=1000, max_timestamp=1015, producer_id=-1, producer_epoch=-1,
             base_sequence=-1, records_count=count if said else 9,
         )  # fmt: skip
-        content += seal(header, b"".join(USUAL[:count]))
+        codec = "none" if said == 1 else compression_name(attributes)
+        content += seal(header, compressed(b"".join(USUAL[:count]), codec))
         offset += 4
     if damage is not None:
         content[damage[0] % len(content)] ^= damage[1]
@@ -326,11 +342,14 @@ def test_machine_code_reads_records_as_python_does(records: list[Any], damage: t
     assert keys.to_pylist() == [None if key is None else bytes(key) for _, _, key, _, _ in expected]
 
 
-def test_rows_come_in_pieces_of_a_megabyte_or_of_one_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("codec", [0, 4])
+def test_rows_come_in_pieces_of_a_megabyte_or_of_one_batch(codec: int, tmp_path: Path) -> None:
     sizes = [*[300] * 9_000, 5 << 20, *[300] * 9_000]
     with PartitionWriter(tmp_path / "payments-0") as writer:
         for size in sizes:
-            writer.append_batch(write_data_batch(offset=writer.next_offset, values=[bytes(size)], timestamps=1))
+            plain = write_data_batch(offset=writer.next_offset, values=[bytes(size)], timestamps=1)
+            header, records = read_header(plain), compressed(plain[HEADER.size :], compression_name(codec))
+            writer.append_batch(seal(header._replace(attributes=header.attributes | codec), records))
     (segment,) = find_segments([tmp_path / "payments-0"])
     pieces = list(read_record_rows(segment))
     assert sum(map(len, pieces)) == len(sizes)
