@@ -106,6 +106,16 @@ def test_segments_of_other_leader_epochs_than_the_checkpoint_are_named(
     assert {one.reason for one in found} <= {Reason.LEADER_EPOCHS_WRONG}
 
 
+def test_one_segment_of_another_leader_epoch_between_right_ones_is_named(tmp_path: Path) -> None:
+    path = a_log(tmp_path)
+    (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    log = bytearray(file_at(path, 50, "log").read_bytes())
+    struct.pack_into(">i", log, 12, 3)
+    file_at(path, 50, "log").write_bytes(log)
+    (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
+    assert (refusal.base_offset, refusal.reason) == (50, Reason.LEADER_EPOCHS_WRONG)
+
+
 def test_offsets_that_are_missing_between_two_segments_are_named(tmp_path: Path) -> None:
     path = a_log(tmp_path)
     assert list(damage_in_files(load_partition_dir(path), PLAIN)) == []

@@ -12,7 +12,6 @@ Source: ``RemoteIndexCache``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityChe
 from __future__ import annotations
 
 import struct
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -25,12 +24,13 @@ from resnap.storage.log.indexes import (
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.record_batch import LOG_OVERHEAD, MAGIC_V2
 from resnap.storage.sources.files import GONE
-from resnap.tiering.judging.inventory import checkpointed_epochs, first_leader_epoch
+from resnap.tiering.judging.inventory import checkpointed_epochs, leader_epoch_of
 from resnap.tiering.judging.refusal import Reason, Refusal, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
@@ -49,52 +49,52 @@ def damage_in_files(partition: PartitionDir, sources: Sources) -> Iterator[Refus
     """Yield what is wrong inside the files of the local segments, including the active one."""
     if not isinstance(partition.path, Path):
         return
-    yield from _by_leader_epochs(partition, sources)
+    try:
+        epochs = checkpointed_epochs(partition.leader_epochs, sources)
+    except LogDirError:
+        epochs = ()  # it is reported where it is needed
     for segment in partition.segments:
         end = segment.next_base_offset
         if partition.is_local(segment.base_offset) and (end is None or end > partition.log_start_offset):
             try:
-                yield from _by_offset_index(segment, sources, may_have_gaps=partition.cleaner_offset is not None)
-                yield from _by_time_index(segment, sources)
+                yield from _in_segment(segment, epochs, sources, may_have_gaps=partition.cleaner_offset is not None)
             except GONE:
                 continue
             except LogDirError as error:
                 yield refuse(segment, Reason.UNREADABLE, str(error), hint=error.hint)
 
 
-def _by_leader_epochs(partition: PartitionDir, sources: Sources) -> Iterator[Refusal]:
-    """Yield the closed segments whose first batch is of another leader epoch than the checkpoint says.
-
-    Both rise with the offsets: of the segments between two entries of the checkpoint the first and the last one show
-    whether all are right.
-    """
-    try:
-        said = checkpointed_epochs(partition.leader_epochs, sources)
-    except LogDirError:
-        said = ()  # it is reported where it is needed
-    if not said:
+def _in_segment(
+    segment: Segment, epochs: Sequence[LeaderEpoch], sources: Sources, *, may_have_gaps: bool
+) -> Iterator[Refusal]:
+    """Judge one segment, whose log is opened once if it is closed, and not at all if a broker appends to it."""
+    if segment.next_base_offset is None:
+        yield from _by_offset_index(segment, None, sources, may_have_gaps=may_have_gaps)
         return
-    judged = (
-        segment
-        for segment in partition.segments
-        if segment.next_base_offset is not None
-        and segment.next_base_offset > partition.log_start_offset
-        and partition.is_local(segment.base_offset)
-        and segment.base_offset >= said[0].start_offset
-    )
-    for stated, segments in groupby(judged, lambda one: epochs_in(said, one.base_offset, one.base_offset + 1)[0].epoch):
-        alike = list(segments)
-        if any(first_leader_epoch(one, sources) not in {None, -1, stated} for one in (alike[0], *alike[1:][-1:])):
-            for segment in alike:
-                epoch = first_leader_epoch(segment, sources)
-                if epoch not in {None, -1, stated}:
-                    found = f"at offset {segment.base_offset} a batch is of leader epoch {epoch}"
-                    detail = f"{segment.path}: {found}, {LEADER_EPOCHS} says {stated}: brokers ship it all the same"
-                    yield refuse(segment, Reason.LEADER_EPOCHS_WRONG, detail)
+    with sources.open(segment.path) as log:
+        head = log.read(0, _BATCH_START.size)
+        yield from _by_leader_epoch(segment, head, epochs)
+        yield from _by_offset_index(segment, (log, head), sources, may_have_gaps=may_have_gaps)
+    yield from _by_time_index(segment, sources)
 
 
-def _by_offset_index(segment: Segment, sources: Sources, *, may_have_gaps: bool) -> Iterator[Refusal]:
-    """Judge a segment by the last entry of its offset index; one that is filled up with zeros shows nothing."""
+def _by_leader_epoch(segment: Segment, head: bytes, epochs: Sequence[LeaderEpoch]) -> Iterator[Refusal]:
+    """Judge a closed segment by the leader epoch of its first batch, and what ``epochs`` of the checkpoint say."""
+    stated = epochs_in(epochs, segment.base_offset, segment.base_offset + 1)
+    epoch = leader_epoch_of(head)
+    if stated and epoch not in {None, -1, stated[0].epoch}:
+        found = f"at offset {segment.base_offset} a batch is of leader epoch {epoch}"
+        detail = f"{segment.path}: {found}, {LEADER_EPOCHS} says {stated[0].epoch}: brokers ship it all the same"
+        yield refuse(segment, Reason.LEADER_EPOCHS_WRONG, detail)
+
+
+def _by_offset_index(
+    segment: Segment, opened: tuple[RangeReader, bytes] | None, sources: Sources, *, may_have_gaps: bool
+) -> Iterator[Refusal]:
+    """Judge a segment by the last entry of its offset index; one that is filled up with zeros shows nothing.
+
+    ``opened`` are the log of a closed segment, and the beginning of its first batch.
+    """
     index, size_bytes = segment.sibling("index"), segment.index_bytes
     if size_bytes is None or size_bytes % OFFSET_ENTRY.size:
         return
@@ -108,18 +108,17 @@ def _by_offset_index(segment: Segment, sources: Sources, *, may_have_gaps: bool)
         if now_bytes <= position and not is_named:
             detail = f"{segment.path} ends at byte {now_bytes}, and the last batch of its offset index begins at"
             yield refuse(segment, Reason.DAMAGED, f"{detail} {position}: {_LOST}")
-    elif segment.next_base_offset is not None and (position or not size_bytes):
-        with sources.open(segment.path) as log:
-            found = _by_first_batch(segment, log, segment.next_base_offset)
-            if found is None or (found.reason is Reason.MISSING_OFFSETS and may_have_gaps and position):
-                found = _by_last_batch(segment, log, relative_offset, position, segment.next_base_offset)
+    elif opened is not None and segment.next_base_offset is not None and (position or not size_bytes):
+        log, head = opened
+        found = _by_first_batch(segment, head, segment.next_base_offset)
+        if found is None or (found.reason is Reason.MISSING_OFFSETS and may_have_gaps and position):
+            found = _by_last_batch(segment, log, relative_offset, position, segment.next_base_offset)
         if found is not None and (found.reason is not Reason.MISSING_OFFSETS or not may_have_gaps):
             yield found
 
 
-def _by_first_batch(segment: Segment, log: RangeReader, next_base_offset: int) -> Refusal | None:
+def _by_first_batch(segment: Segment, head: bytes, next_base_offset: int) -> Refusal | None:
     """Return whether the first batch of a closed segment is not the one at its base offset; None if it is."""
-    head = log.read(0, _BATCH_START.size)
     if len(head) < _BATCH_START.size:
         return None
     base_offset, _, _, magic, _, _, _ = _BATCH_START.unpack(head)
@@ -192,7 +191,7 @@ def _by_time_index(segment: Segment, sources: Sources) -> Iterator[Refusal]:
     """Judge a time index as brokers do that load a copy of it, where it has more entries than brokers append."""
     size_bytes = segment.timeindex_bytes or 0
     usual = (segment.index_bytes or 0) // OFFSET_ENTRY.size + 1
-    if segment.is_active or size_bytes % TIME_ENTRY.size or size_bytes <= usual * TIME_ENTRY.size:
+    if size_bytes % TIME_ENTRY.size or size_bytes <= usual * TIME_ENTRY.size:
         return
     path = segment.sibling("timeindex")
     first = sources.read_range(path, 0, TIME_ENTRY.size)

@@ -146,19 +146,18 @@ def _has_epoch(segment: Segment, first: LeaderEpoch | None, sources: Sources) ->
     A checkpoint that begins later in the same epoch was truncated to the current log start. One that begins with
     another epoch has lost the earlier epochs. Unreadable files are reported where the segment is read.
     """
-    epoch = first_leader_epoch(segment, sources)
+    try:
+        epoch = leader_epoch_of(sources.read_range(segment.path, 0, _BATCH_START.size))
+    except (LogDirError, ObjectNotFoundError):
+        return True
     return epoch is None or (epoch >= 0 if first is None else epoch == first.epoch)
 
 
-def first_leader_epoch(segment: Segment, sources: Sources) -> int | None:
-    """Return the leader epoch of the first batch, -1 if it carries none; None if it cannot be read."""
-    try:
-        head = sources.read_range(segment.path, 0, _BATCH_START.size)
-    except (LogDirError, ObjectNotFoundError):
-        return None
+def leader_epoch_of(head: bytes) -> int | None:
+    """Return the leader epoch of the batch that begins with ``head``, -1 if it has none; None if that is cut short."""
     if len(head) < _BATCH_START.size:
         return None
-    _, _, epoch, magic = _BATCH_START.unpack(head)
+    _, _, epoch, magic = _BATCH_START.unpack_from(head)
     return int(epoch) if magic >= _FIRST_MAGIC_WITH_EPOCH else -1
 
 
