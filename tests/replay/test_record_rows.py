@@ -92,6 +92,13 @@ USUAL: Final = (
 """A usual record, a tombstone, and one without key and with headers."""
 
 
+def append(writer: PartitionWriter, value: bytes, codec: int) -> None:
+    """Append a batch of one record, compressed."""
+    plain = write_data_batch(offset=writer.next_offset, values=[value], timestamps=1)
+    header, records = read_header(plain), compressed(plain[HEADER.size :], compression_name(codec))
+    writer.append_batch(seal(header._replace(attributes=header.attributes | codec), records))
+
+
 KINDS: Final = (0, 0, 0, LOG_APPEND_TIME, CONTROL, 1, 2, 3, 4)
 """Attributes of batches; the last four are those of codecs."""
 
@@ -167,6 +174,16 @@ def test_batches_that_are_read_together_give_the_rows_of_each(
     with patch("resnap.replay.spark.record_rows._parsed_batches", return_value=None):
         each = rows()
     assert rows() == each
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_whole_batches_of_every_codec_are_read_together(codec: int, tmp_path: Path) -> None:
+    values = [b"one", b"two" * 100, b"three"]
+    with PartitionWriter(tmp_path / "payments-0") as writer:
+        for value in values:
+            append(writer, value, codec)
+    with patch("resnap.replay.spark.record_rows._parsed", side_effect=AssertionError):
+        assert [row["value"] for row in records_of(tmp_path / "payments-0")] == values
 
 
 def test_keys_sizes_and_headers_are_those_of_the_records(tmp_path: Path) -> None:
@@ -347,9 +364,7 @@ def test_rows_come_in_pieces_of_a_megabyte_or_of_one_batch(codec: int, tmp_path:
     sizes = [*[300] * 9_000, 5 << 20, *[300] * 9_000]
     with PartitionWriter(tmp_path / "payments-0") as writer:
         for size in sizes:
-            plain = write_data_batch(offset=writer.next_offset, values=[bytes(size)], timestamps=1)
-            header, records = read_header(plain), compressed(plain[HEADER.size :], compression_name(codec))
-            writer.append_batch(seal(header._replace(attributes=header.attributes | codec), records))
+            append(writer, bytes(size), codec)
     (segment,) = find_segments([tmp_path / "payments-0"])
     pieces = list(read_record_rows(segment))
     assert sum(map(len, pieces)) == len(sizes)
