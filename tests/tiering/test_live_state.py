@@ -51,7 +51,7 @@ class Admin:
         return {"b": of}
 
     def describe_user_scram_credentials(self) -> dict[str, dict[str, list[object]]]:
-        return {"alice": {"credential_infos": [{}, {}]}}
+        return {"alice": {"credential_infos": [{"mechanism": 1}, {"mechanism": 2}]}}
 
 
 class FakeCluster:
@@ -100,6 +100,7 @@ def test_what_a_cluster_does_not_tell_is_named() -> None:
         (2, OFFSETS_TOPIC): {"from.1": "1"}, (4, "1"): {"from.2": "2"}, (4, ""): {"from.3": "3"},
     }  # fmt: skip
     assert metadata.secrets_left_out == 2 + 2  # of topic and broker, and of the user
+    assert metadata.scram_left_out == (("alice", 1), ("alice", 2))
 
 
 @pytest.mark.parametrize("of", ["entries", "quotas", "configs"])

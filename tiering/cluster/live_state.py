@@ -134,7 +134,8 @@ def _metadata(cluster: Cluster, offset: int, topics: Collection[Mapping[str, Any
     ids = {topic["name"]: topic_id_of(topic.get("topic_id")) for topic in topics}
     configs, left_out = _configs(cluster, [topic["name"] for topic in topics])
     with cluster.admin("cannot describe SCRAM credentials") as admin:
-        users = admin.describe_user_scram_credentials()
+        described = admin.describe_user_scram_credentials()
+    users = [(user, int(info["mechanism"])) for user, of in described.items() for info in of["credential_infos"]]
     return ClusterMetadata(
         offset=offset,
         topics={
@@ -145,7 +146,8 @@ def _metadata(cluster: Cluster, offset: int, topics: Collection[Mapping[str, Any
         configs=configs,
         quotas=_quotas(cluster),
         access_control_entries=tuple(_access_control_entries(cluster)),
-        secrets_left_out=left_out + sum(len(user["credential_infos"]) for user in users.values()),
+        secrets_left_out=left_out + len(users),
+        scram_left_out=tuple(users),
     )
 
 

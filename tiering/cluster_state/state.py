@@ -3,7 +3,8 @@
 A document is what one node knows: of ``__consumer_offsets`` a broker has the partitions that it is a replica of. So
 the state of a cluster is taken from the documents of all of its nodes (``merged``): the metadata of the one that has
 read most of the metadata log, of equal ones the one with more secrets, and each partition of committed offsets from the
-one with its highest end offset. A running cluster tells all of it but secrets, in one document.
+one with its highest end offset. A running cluster tells all of it but secrets, in one document. It names the users with
+SCRAM credentials: theirs are taken from other documents, so that a removed user does not come back.
 
 Passwords in the configuration, and SCRAM credentials, are in a document only if that was asked for. Records have the
 form that Kafka's tools give them. A CRC-32C covers it all: with a changed digit consumers would go on elsewhere.
@@ -73,6 +74,8 @@ class ClusterMetadata:
     scram_credentials: tuple[UserScramCredentialRecord, ...] = ()
     secrets_left_out: int = 0
     """Credentials and passwords that are not in the document."""
+    scram_left_out: tuple[tuple[str, int], ...] = ()
+    """Of these, the user and the mechanism of each SCRAM credential; older documents do not have it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +128,7 @@ def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -
         access_control_entries=image.access_control_entries,
         scram_credentials=image.scram_credentials if is_secret is None else (),
         secrets_left_out=0 if is_secret is None else passwords + len(image.scram_credentials),
+        scram_left_out=() if is_secret is None else tuple(map(_user, image.scram_credentials)),
     )
 
 
@@ -140,9 +144,29 @@ def merged(states: Sequence[ClusterState]) -> ClusterState:
                 partitions[partition.partition] = partition
     return replace(
         newest,
-        metadata=max(metadata, key=lambda one: (one.offset, -one.secrets_left_out), default=None),
+        metadata=_newest_metadata(metadata),
         offsets=tuple(partition for _, partition in sorted(partitions.items())),
     )
+
+
+def _newest_metadata(known: Sequence[ClusterMetadata]) -> ClusterMetadata | None:
+    """Return the metadata of the one that knows most, with the credentials that others have of its users."""
+    by_age = sorted(known, key=lambda one: (one.offset, -one.secrets_left_out))
+    if not by_age:
+        return None
+    newest = by_age[-1]
+    read = {_user(credential): credential for one in by_age for credential in one.scram_credentials}
+    found = tuple(read[user] for user in newest.scram_left_out if user in read)
+    return replace(
+        newest,
+        scram_credentials=newest.scram_credentials + found,
+        secrets_left_out=newest.secrets_left_out - len(found),
+        scram_left_out=tuple(user for user in newest.scram_left_out if user not in read),
+    )
+
+
+def _user(credential: UserScramCredentialRecord) -> tuple[str, int]:
+    return credential.name, credential.mechanism
 
 
 def write_state(state: ClusterState) -> bytes:
@@ -184,6 +208,7 @@ def _metadata_json(metadata: ClusterMetadata) -> dict[str, object]:
         "accessControlEntries": [message_json(entry, 0) for entry in metadata.access_control_entries],
         "scramCredentials": [message_json(credential, 0) for credential in metadata.scram_credentials],
         "secretsLeftOut": metadata.secrets_left_out,
+        "scramLeftOut": [list(user) for user in metadata.scram_left_out],
     }
 
 
@@ -264,6 +289,9 @@ def _metadata(found: Mapping[str, Any]) -> ClusterMetadata:
         access_control_entries=tuple(_record(AccessControlEntryRecord, one) for one in found["accessControlEntries"]),
         scram_credentials=tuple(_record(UserScramCredentialRecord, one) for one in found["scramCredentials"]),
         secrets_left_out=typed(int, found["secretsLeftOut"]),
+        scram_left_out=tuple(
+            (typed(str, user), typed(int, mechanism)) for user, mechanism in found.get("scramLeftOut", ())
+        ),
     )
 
 

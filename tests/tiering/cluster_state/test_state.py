@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -51,6 +51,7 @@ METADATA: Final = st.builds(
     access_control_entries=st.lists(ENTRIES, max_size=2).map(tuple),
     scram_credentials=st.lists(CREDENTIALS, max_size=2).map(tuple),
     secrets_left_out=INT32,
+    scram_left_out=st.lists(st.tuples(TEXT, INT8), max_size=2).map(tuple),
 )
 OFFSETS: Final = st.builds(
     OffsetsPartition,
@@ -117,10 +118,11 @@ def test_a_document_is_plain_json() -> None:
     }  # fmt: skip
 
 
-def test_a_document_without_share_groups_is_read() -> None:
-    state = replace(EMPTY, offsets=(knows(0, 10),))
+def test_a_document_without_share_groups_and_names_of_users_is_read() -> None:
+    metadata = ClusterMetadata(offset=9, topics={}, configs={}, quotas={}, access_control_entries=())
+    state = replace(EMPTY, offsets=(knows(0, 10),), metadata=metadata)
     document = json.loads(write_state(state))
-    del document["offsets"][0]["shareGroups"], document["crc32c"]
+    del document["offsets"][0]["shareGroups"], document["metadata"]["scramLeftOut"], document["crc32c"]
     document["crc32c"] = json_checksum(document)
     assert read_state(json.dumps(document, separators=(",", ":")).encode()) == state
 
@@ -148,6 +150,23 @@ def test_of_equal_metadata_those_with_their_secrets_are_taken() -> None:
     )
     states = [replace(EMPTY, node_id=None, metadata=told), replace(EMPTY, metadata=read)]
     assert merged(states).metadata == merged(states[::-1]).metadata == read
+
+
+def test_credentials_are_taken_from_an_older_state_of_the_users_that_there_still_are() -> None:
+    def known(offset: int, **own: Any) -> ClusterState:
+        metadata = ClusterMetadata(offset=offset, topics={}, configs={}, quotas={}, access_control_entries=(), **own)
+        return replace(EMPTY, metadata=metadata)
+
+    older, newer, removed = (
+        UserScramCredentialRecord(name=name, mechanism=1, salt=salt, stored_key=b"", server_key=b"", iterations=1)
+        for name, salt in (("alice", b"1"), ("alice", b"2"), ("bob", b"3"))
+    )
+    told = known(9, secrets_left_out=3, scram_left_out=(("alice", 1), ("carol", 1)))
+    states = [told, known(5, scram_credentials=(newer,)), known(3, scram_credentials=(older, removed))]
+    metadata = merged(states).metadata
+    assert metadata is not None
+    assert (metadata.offset, metadata.scram_credentials, metadata.secrets_left_out) == (9, (newer,), 2)
+    assert metadata.scram_left_out == (("carol", 1),)
 
 
 def test_a_state_is_never_overwritten() -> None:
