@@ -99,9 +99,6 @@ class KnownFault:
         title: one line.
         releases: those that have it.
         expected: those that are said to have it, and were not examined.
-        known_by: how it is known which releases have it.
-        met_by: what of a topic, a cluster or a workflow meets it.
-        effect: what it does.
         remedy: what to do.
         sources: reports and changes by name.
         severity: what it means for a verdict.
@@ -112,9 +109,6 @@ class KnownFault:
     name: str
     title: str
     releases: tuple[ReleaseRange, ...]
-    known_by: str
-    met_by: str
-    effect: str
     remedy: str
     sources: tuple[str, ...] = ()
     expected: tuple[ReleaseRange, ...] = ()
@@ -290,9 +284,6 @@ KNOWN_FAULTS: Final = (
         name=SEGMENT_WITHOUT_SNAPSHOT,
         title="nothing of a partition is tiered from its first segment without a producer snapshot on",
         releases=(ReleaseRange("3.6.0", "4.4.0"),),
-        known_by="run on 3.9.1, 4.1.1 and 4.4.0; by the sources of 3.6 to 4.3",
-        met_by="logs that brokers before 2.8 have written, and snapshots that were deleted",
-        effect="NullPointerException in every round of copying; local retention deletes nothing, and the disk fills",
         remedy="make the snapshots with `resnap regenerate` and put them in with `resnap install`",
         sources=("KAFKA-15195", "KIP-952", "KIP-1026"),
         severity=Severity.BLOCKS,
@@ -302,9 +293,6 @@ KNOWN_FAULTS: Final = (
         name=STATE_LOST_FROM_REMOTE,
         title="a replica that starts from remote storage deletes the producer snapshot that it has fetched",
         releases=(ReleaseRange("3.6.0", "4.4.0"),),
-        known_by="run on 3.6.2, 3.9.1 and 4.4.0; by the classes of 3.9.2, 4.0.2, 4.1.2, 4.2.2 and 4.3.1",
-        met_by="a new replica of a tiered partition, a replaced disk, a broker that was down for long",
-        effect="once it leads, aborted records are served as committed, and retried batches are appended again",
         remedy="run `resnap replicas` after every such start, before an election, and heal what it names",
         sources=("apache/kafka#14242 (comment of 2023-10-25)", "apache/kafka#14652 (comment of 2023-11-01)"),
     ),
@@ -312,9 +300,6 @@ KNOWN_FAULTS: Final = (
         name=STATE_LOST_BY_DISK_MOVE,
         title="a move of a tiered replica between two disks of one broker loses its producer state at once",
         releases=(ReleaseRange("3.9.0", "4.4.0"),),
-        known_by="run on 3.9.1 and 4.4.0; 3.9 is the first release with tiered storage on several disks",
-        met_by="alterReplicaLogDirs: kafka-reassign-partitions.sh with log dirs, Cruise Control, Strimzi",
-        effect="the leader itself has lost the state, with replication factor 1, too, and without an election",
         remedy="move no replica whose producers are unexpired below the local log start:"
         " `resnap check LOG_DIR --before-move TOPIC` names them; after a move, run `resnap replicas --remote URL`",
         sources=("apache/kafka#14242", "apache/kafka#14652", "KAFKA-20770 touches the path"),
@@ -328,11 +313,6 @@ KNOWN_FAULTS: Final = (
             ReleaseRange(f"{line}.{patch}", f"{line}{_ANY_PATCH}")
             for line, patch in (("3.9", 3), ("4.0", 3), ("4.1", 3), ("4.3", 2))
         ),
-        known_by="run on 4.4.0 and with the classes of 4.2.2; by the classes of 3.9.2, 4.0.2, 4.1.2 and 4.3.1, which do"
-        " not have it; the advisory of the repair that brought it names 4.3.2, too",
-        met_by="partitions with more than 1,000,000 unexpired producers",
-        effect="CorruptSnapshotException; state and open transactions below the log start are lost; 4.4.0 writes such"
-        " files itself",
         remedy="lower producer.id.expiration.ms until fewer producers are unexpired, and stop the clients that make"
         " them",
         sources=("CVE-2026-111108",),
@@ -343,10 +323,6 @@ KNOWN_FAULTS: Final = (
         name=LOCAL_LOG_COUNTED_TWICE,
         title="size retention counts the local log twice on a leader that has copied nothing since its election",
         releases=(ReleaseRange("3.6.0", "4.3.1"),),
-        known_by="run on 3.9.1 and 4.1.1, and on 4.4.0, which has the guard; by the classes of 3.9.2, 4.1.2, 4.2.2 and"
-        " 4.3.1, which do not",
-        met_by="topics with retention.bytes after an election, and always while copying is paused",
-        effect="records within retention are deleted, in remote storage and on the disks of all replicas",
         remedy="set retention.bytes=-1 while copying is paused, and before brokers restart or leaders change;"
         " or upgrade to 4.4.0",
         sources=("KAFKA-20732", "apache/kafka#22661"),
@@ -357,10 +333,6 @@ KNOWN_FAULTS: Final = (
         name=COPY_NEVER_RESUMED,
         title="a copy task that ends by an Error, or hangs in the plugin, never copies its partition again",
         releases=(ReleaseRange("3.6.0", "4.4.0"),),
-        known_by="reports of users of Aiven's plugin with 3.6 to 4.1.1; RLMTask.run of 3.6.0, 3.9.0, 4.1.2, 4.2.2,"
-        " 4.3.1 and 4.4.0 catches Exception, and no Error",
-        met_by="any tiered topic; an OutOfMemoryError in the plugin, an upload that never returns",
-        effect="the disk fills without an error; __remote_log_metadata has a copy that began and never ended",
         remedy="watch the age of the oldest closed segment that is not in remote storage, and restart the broker",
         sources=("Aiven-Open/tiered-storage-for-apache-kafka#820", "#481", "#562"),
     ),
@@ -369,10 +341,6 @@ KNOWN_FAULTS: Final = (
         title="a replica that was down misses a COMMIT marker that the leader has compacted away",
         releases=(),
         expected=(ReleaseRange("3.9.0"),),
-        known_by="a report for 3.9 to 4.2; not run; Cleaner of 3.9.1, 4.1.1 and 4.4.0 keeps a marker for a time alone,"
-        " whatever other replicas have",
-        met_by="transactions; compacted topics, an unclean election, a power cut",
-        effect="its last stable offset does not advance; to abort that transaction hides committed records for ever",
         remedy="compare the replicas, and take the partition from one that has the marker; do not abort",
         sources=("Redpanda's report of 2026-06-25", "KAFKA-20716"),
     ),
@@ -381,9 +349,6 @@ KNOWN_FAULTS: Final = (
         title="a first batch whose sequence is not 0 is refused where the log never had a record",
         releases=(),
         expected=(ReleaseRange("4.5.0"),),
-        known_by="the merged change; 4.4.0 does not have it",
-        met_by="idempotent producers after DeleteRecords, and logs whose head is in remote storage",
-        effect="OutOfOrderSequenceException",
         remedy="none is needed up to 4.4",
         sources=("KAFKA-15591", "apache/kafka#23234"),
     ),
@@ -391,9 +356,6 @@ KNOWN_FAULTS: Final = (
         name=OTHER_ERROR_FOR_STALE_EPOCH,
         title="a stale producer epoch is answered INVALID_PRODUCER_EPOCH (47) before INVALID_TXN_STATE (48)",
         releases=(ReleaseRange("3.9.1", "4.4.0"),),
-        known_by="run on 3.9.1; UnifiedLog.analyzeAndValidateProducerState of 4.1.1, 4.2 and 4.4",
-        met_by="transactions of a fenced producer",
-        effect="clients see another error; no record is lost",
         remedy="nothing is to be done",
         sources=("KAFKA-19690", "apache/kafka#20534"),
     ),
@@ -401,10 +363,6 @@ KNOWN_FAULTS: Final = (
         name=FAILED_COPIES_COUNTED,
         title="size retention counts segments whose copies failed",
         releases=(ReleaseRange("3.6.0", "3.8.0"),),
-        known_by="RemoteLogManager.buildRetentionSizeData of 3.6.0, 3.6.2, 3.7.0, 3.7.1 and 3.8.0, which asks for no"
-        " state; 3.8.1 and 3.9.0 do",
-        met_by="topics with retention.bytes whose copies fail, as they do at a segment without a snapshot",
-        effect="remote segments within retention are deleted, more with each failed copy",
         remedy="upgrade to 3.8.1 or later, or set retention.bytes=-1 until copies succeed",
         sources=("KAFKA-17062", "apache/kafka#16959"),
         meets=_failing_copies,
@@ -413,9 +371,6 @@ KNOWN_FAULTS: Final = (
         name=LOCAL_START_NOT_UPDATED,
         title="a replica that starts from remote storage keeps its old local log start offset",
         releases=(ReleaseRange("3.6.0", "3.6.2"),),
-        known_by="UnifiedLog.truncateFullyAndStartAt of 3.6.0, 3.6.1 and 3.6.2, which does not set it; 3.7.0 does",
-        met_by="a new replica of a tiered partition that becomes leader",
-        effect="reads of offsets between the two starts go to the local log, which lacks them, and never succeed",
         remedy="upgrade to 3.7 or later",
         sources=("KAFKA-15695", "apache/kafka#14649"),
     ),
@@ -423,10 +378,6 @@ KNOWN_FAULTS: Final = (
         name=METADATA_READ_TOO_LATE,
         title="a broker that gets a tiered partition reads its remote metadata from too late an offset",
         releases=(ReleaseRange("3.6.0", "3.7.0"),),
-        known_by="ConsumerTask.maybeWaitForPartitionAssignments of 3.6.0 to 3.6.2 and 3.7.0, which keeps the offset"
-        " that it has read to; 3.7.1 forgets it",
-        met_by="reassignment of tiered partitions",
-        effect='replicas never get in sync: "Couldn\'t build the state from remote store"',
         remedy="upgrade to 3.7.1 or later, or restart the broker",
         sources=("KAFKA-16105", "apache/kafka#15165"),
     ),
@@ -434,9 +385,6 @@ KNOWN_FAULTS: Final = (
         name=OVERLAPS_NEVER_DELETED,
         title="remote segments that overlap others are never deleted",
         releases=(ReleaseRange("3.6.0", "3.7.0"),),
-        known_by="RemoteLogManager.isRemoteSegmentWithinLeaderEpochs of 3.6.2 and 3.7.0; 3.7.1 and 3.8.0 are repaired",
-        met_by="segments that two leaders have copied",
-        effect="retention stops at them, and remote storage grows",
         remedy="upgrade to 3.7.1 or later, or raise the log start with kafka-delete-records.sh",
         sources=("KAFKA-16511", "apache/kafka#15817"),
     ),
