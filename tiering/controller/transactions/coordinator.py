@@ -26,7 +26,6 @@ from resnap.tiering.controller.transactions.metadata import (
     PREPARED,
     TransactionMetadata,
     TransactionState,
-    Transition,
     check_not_ending,
     check_not_pending,
     check_producer,
@@ -58,7 +57,7 @@ class PendingAppend:
     """A step that takes effect once its transition is written."""
 
     transactional_id: str
-    transition: Transition
+    transition: TransactionMetadata
     is_epoch_fence: bool = False
     """No client requested this end of a transaction: it fences, and the client that caused it must retry."""
 
@@ -237,7 +236,7 @@ class TransactionCoordinator:
 
     def _next_epoch(
         self, metadata: TransactionMetadata, timeout_ms: int, expected: int | None, now_ms: int
-    ) -> Transition:
+    ) -> TransactionMetadata:
         if metadata.is_exhausted and expected in (None, metadata.producer_epoch):
             return metadata.prepare_rotation(self._draw(), timeout_ms, now_ms, remember_epoch=expected is not None)
         return metadata.prepare_increment(timeout_ms, expected, now_ms)

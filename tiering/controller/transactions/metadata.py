@@ -16,7 +16,7 @@ Source: ``TransactionMetadata`` and ``TransactionState``, as in 3.9.1 and 4.1.1;
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -70,29 +70,9 @@ def is_epoch_exhausted(epoch: int) -> bool:
     return epoch >= LAST_GIVEN_EPOCH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transition:
-    """The values written for one step."""
-
-    state: TransactionState
-    producer_id: int
-    previous_producer_id: int
-    """The id before the step, which mostly is the same."""
-    next_producer_id: int = NO_PRODUCER_ID
-    """With transactions v2: the id that the end of a transaction brings, where the epochs are used up."""
-    producer_epoch: int
-    last_producer_epoch: int
-    timeout_ms: int
-    partitions: frozenset[TopicPartition] = frozenset()
-    start_ms: int = NO_TIMESTAMP
-    update_ms: int
-    client_v2: bool = False
-    """Whether the client takes part in transactions v2."""
-
-
 @dataclass(slots=True, kw_only=True)
 class TransactionMetadata:
-    """The state of a transactional id. A new one has an id, but no epoch yet."""
+    """The state of a transactional id, now or as a step will leave it. A new one has an id, but no epoch yet."""
 
     transactional_id: str
     producer_id: int
@@ -100,13 +80,16 @@ class TransactionMetadata:
     last_producer_epoch: int = NO_PRODUCER_EPOCH
     """Before the last bump; by it a request that comes again is recognised. Never written to the log."""
     previous_producer_id: int = NO_PRODUCER_ID
+    """Before the last step; mostly the same id."""
     next_producer_id: int = NO_PRODUCER_ID
+    """With transactions v2: the id that the end of a transaction brings, where the epochs are used up."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = NO_TIMESTAMP
     update_ms: int = NO_TIMESTAMP
     client_v2: bool = False
+    """Whether the client takes part in transactions v2."""
     pending: TransactionState | None = field(default=None, compare=False)
     """The state of the step that is being written."""
     awaits_markers: bool = field(default=False, compare=False)
@@ -119,7 +102,7 @@ class TransactionMetadata:
         """Whether this producer id has no epochs left."""
         return is_epoch_exhausted(self.producer_epoch)
 
-    def prepare_increment(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> Transition:
+    def prepare_increment(self, timeout_ms: int, expected_epoch: int | None, now_ms: int) -> TransactionMetadata:
         """Bump the epoch, or return the same one for a repeated request.
 
         Raises:
@@ -143,7 +126,9 @@ class TransactionMetadata:
             partitions=frozenset(), start_ms=NO_TIMESTAMP, update_ms=now_ms,
         )  # fmt: skip
 
-    def prepare_rotation(self, producer_id: int, timeout_ms: int, now_ms: int, *, remember_epoch: bool) -> Transition:
+    def prepare_rotation(
+        self, producer_id: int, timeout_ms: int, now_ms: int, *, remember_epoch: bool
+    ) -> TransactionMetadata:
         """Continue under a new producer id, from epoch 0."""
         if self.state in PREPARED or self.state is TransactionState.ONGOING:
             raise self._illegal("cannot change its producer id while a transaction is open")
@@ -153,7 +138,7 @@ class TransactionMetadata:
             partitions=frozenset(), start_ms=NO_TIMESTAMP, update_ms=now_ms,
         )  # fmt: skip
 
-    def prepare_fence(self) -> Transition:
+    def prepare_fence(self) -> TransactionMetadata:
         """Bump the epoch without a client, to fence the producer that opened the transaction."""
         if self.producer_epoch == MAX_EPOCH:
             raise self._illegal("cannot be fenced: no epoch is left")
@@ -164,7 +149,7 @@ class TransactionMetadata:
 
     def prepare_partitions(
         self, added: frozenset[TopicPartition], now_ms: int, *, client_v2: bool = False
-    ) -> Transition:
+    ) -> TransactionMetadata:
         """Add partitions to the transaction, which begins with the first."""
         start_ms = now_ms if self.state in DONE else self.start_ms
         return self._prepare(
@@ -174,7 +159,7 @@ class TransactionMetadata:
 
     def prepare_end(
         self, *, commit: bool, now_ms: int, client_v2: bool = False, next_producer_id: int = NO_PRODUCER_ID
-    ) -> Transition:
+    ) -> TransactionMetadata:
         """Decide the transaction; with transactions v2 every end bumps the epoch, even one without partitions."""
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         bumped = {"producer_epoch": self.producer_epoch + 1, "last_producer_epoch": self.producer_epoch}
@@ -183,7 +168,7 @@ class TransactionMetadata:
             start_ms=now_ms if self.state in DONE else self.start_ms, **(bumped if client_v2 else {}),
         )  # fmt: skip
 
-    def prepare_complete(self, now_ms: int) -> Transition:
+    def prepare_complete(self, now_ms: int) -> TransactionMetadata:
         """Close the transaction, whose markers are written; a newly drawn producer id takes effect here."""
         commits = self.state is TransactionState.PREPARE_COMMIT
         self.has_failed_epoch_fence = False
@@ -194,11 +179,11 @@ class TransactionMetadata:
             partitions=frozenset(), update_ms=now_ms, next_producer_id=NO_PRODUCER_ID, **(rotated if rotates else {}),
         )  # fmt: skip
 
-    def prepare_dead(self) -> Transition:
+    def prepare_dead(self) -> TransactionMetadata:
         """Expire the transactional id; once the tombstone is written it is dropped, without ``complete``."""
         return self._prepare(TransactionState.DEAD, partitions=frozenset())
 
-    def complete(self, transition: Transition, *, keep_previous: bool = False) -> None:
+    def complete(self, transition: TransactionMetadata, *, keep_previous: bool = False) -> None:
         """Apply a durable step; ``keep_previous`` is how releases before 4.0 treat the previous id.
 
         Raises:
@@ -218,16 +203,10 @@ class TransactionMetadata:
         self.update_ms, self.client_v2 = transition.update_ms, transition.client_v2
         self.pending, self.state = None, transition.state
 
-    def _prepare(self, state: TransactionState, **changed: object) -> Transition:
+    def _prepare(self, state: TransactionState, **changed: object) -> TransactionMetadata:
         if self.pending is not None:
             raise self._illegal(f"is about to become {self.pending.kafka_name}")
-        kept = {
-            "producer_id": self.producer_id, "next_producer_id": self.next_producer_id,
-            "producer_epoch": self.producer_epoch, "last_producer_epoch": self.last_producer_epoch,
-            "timeout_ms": self.timeout_ms, "partitions": self.partitions, "start_ms": self.start_ms,
-            "update_ms": self.update_ms, "client_v2": self.client_v2,
-        }  # fmt: skip
-        transition = Transition(state=state, previous_producer_id=self.producer_id, **(kept | changed))  # type: ignore[arg-type]
+        transition = replace(self, state=state, previous_producer_id=self.producer_id, **changed)  # type: ignore[arg-type]
         if transition.producer_id < 0:
             raise self._illegal(f"cannot have the producer id {transition.producer_id}")
         if transition.producer_epoch < 0 and state is not TransactionState.DEAD:
@@ -238,7 +217,7 @@ class TransactionMetadata:
         self.pending = state
         return transition
 
-    def _can_follow(self, transition: Transition) -> bool:
+    def _can_follow(self, transition: TransactionMetadata) -> bool:
         match transition.state:
             case TransactionState.PREPARE_EPOCH_FENCE | TransactionState.DEAD:
                 return False
@@ -248,7 +227,7 @@ class TransactionMetadata:
                 return (is_bump or is_rotation) and not transition.partitions and transition.start_ms == NO_TIMESTAMP
         return self._is_known_epoch(transition) and transition.timeout_ms == self.timeout_ms
 
-    def _is_known_epoch(self, transition: Transition) -> bool:
+    def _is_known_epoch(self, transition: TransactionMetadata) -> bool:
         if transition.client_v2 and transition.state in PREPARED:
             return transition.last_producer_epoch == self.producer_epoch and transition.producer_id == self.producer_id
         if transition.producer_id != self.producer_id:
@@ -270,7 +249,7 @@ _COMPLETE: Final = {TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_
 
 def end_v1(
     metadata: TransactionMetadata, producer_id: int, epoch: int, now_ms: int, *, commit: bool
-) -> Transition | None:
+) -> TransactionMetadata | None:
     """Return what to write; None if the transaction has already ended so.
 
     Raises:
@@ -287,7 +266,7 @@ def end_v1(
 
 def end_v2(
     metadata: TransactionMetadata, producer_id: int, epoch: int, now_ms: int, *, commit: bool, draw: Callable[[], int]
-) -> Transition | None:
+) -> TransactionMetadata | None:
     """Return what to write, with the next epoch, or the next producer id from ``draw``; None as ``end_v1``.
 
     Raises:

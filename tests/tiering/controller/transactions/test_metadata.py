@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from resnap.storage.kafka_errors import KafkaError, RefusedError
-from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState, Transition
+from resnap.tiering.controller.transactions.metadata import TransactionMetadata, TransactionState
 from tests.cases import each
 from tests.tiering.controller.transactions.coordinators import PARTITIONS
 
@@ -25,7 +25,7 @@ def metadata(state: State = State.EMPTY, *, epoch: int = 735, last: int = -1, st
     )  # fmt: skip
 
 
-def incremented(known: TransactionMetadata, expected: int | None = None, now: int = NOW) -> Transition:
+def incremented(known: TransactionMetadata, expected: int | None = None, now: int = NOW) -> TransactionMetadata:
     step = known.prepare_increment(30_000, expected, now)
     known.complete(step)
     return step
