@@ -25,11 +25,14 @@ def human_count(value: int) -> str:
 
 def some(count: int, noun: str) -> str:
     """Return ``1,478 segments``, ``1 segment``."""
-    if count == 1:
-        return f"{count:,} {noun}"
+    return f"{count:,} {noun if count == 1 else plural(noun)}"
+
+
+def plural(noun: str) -> str:
+    """Return the name of several of what ``noun`` names one of."""
     if noun.endswith("y"):
-        return f"{count:,} {noun[:-1]}ies"
-    return f"{count:,} {noun}{'es' if noun.endswith(('x', 'ch')) else 's'}"
+        return f"{noun[:-1]}ies"
+    return f"{noun}{'es' if noun.endswith(('x', 'ch')) else 's'}"
 
 
 def agreeing(count: int, one: str = "is", many: str = "are") -> str:

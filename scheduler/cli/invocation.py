@@ -106,7 +106,7 @@ class Invocation:
             if put is not None:
                 for row in (*view.rest(), None):
                     put(row)
-        if view.name is None:
+        if view.kind is None:
             self.output.write(Answer(head=view.table_head() if is_table else view.totals(), closing=view.closing))
         elif is_table and not view.columns:  # people read the lines of each result
             for line in view.closing():
@@ -116,7 +116,7 @@ class Invocation:
         """Print what comes before the rows, and return what prints these."""
         self.say_first()
         is_table = self.output.form == "table"
-        if view.name is None or (is_table and not view.columns):
+        if view.kind is None or (is_table and not view.columns):
             return lambda _: None
         head = view.table_head() if is_table else view.head()
         columns, tail, closing = view.columns, view.tail, view.closing

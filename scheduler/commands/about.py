@@ -24,4 +24,4 @@ def show_config(run: Invocation) -> None:
         for name in SETTING_NAMES
     ]
     columns = (Column(key="name"), Column(key="value"), Column(key="origin"))
-    run.answer(Answer(name="settings", kind="setting", rows=rows, columns=columns))
+    run.answer(Answer(kind="setting", rows=rows, columns=columns))

@@ -74,7 +74,7 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
     more = ("There are more: --limit shows them.",) if len(found) > limit else ()
     closing = more if found else ("No run matches.",)
     rows: list[Row] = [{**row_of(RunRow, one)} for one in found[:limit]]
-    run.answer(Answer(name="runs", kind="run", rows=rows, columns=columns_of(RunRow), closing=lambda: closing))
+    run.answer(Answer(kind="run", rows=rows, columns=columns_of(RunRow), closing=lambda: closing))
 
 
 @with_settings(STATE)
@@ -86,7 +86,7 @@ def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", he
             raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows the existing runs")
         head = {**row_of(RunRow, found), **_details(found)}
         rows = ({**row_of(DoneRow, outcome)} for outcome in history.every_partition(id))
-        run.answer(Answer(head=head, name="partitions", kind="partition", rows=rows, columns=columns_of(DoneRow)))
+        run.answer(Answer(head=head, kind="partition", rows=rows, columns=columns_of(DoneRow)))
 
 
 def _details(run: Run) -> Row:

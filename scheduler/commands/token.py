@@ -58,7 +58,7 @@ def list_tokens(run: Invocation) -> None:
         found = tokens.all()
     now_ms = run.clock.now_ms()
     columns = [Column(key=key, title=key.upper()) for key in ("name", "role", "state", "created", "expires", "revoked")]
-    run.answer(Answer(name="tokens", kind="token", rows=[_row(token, now_ms) for token in found], columns=columns))
+    run.answer(Answer(kind="token", rows=[_row(token, now_ms) for token in found], columns=columns))
 
 
 @with_settings(STATE)

@@ -226,14 +226,14 @@ class View(Generic[R]):
     """How the results of one run are shown. It sees each result once and counts what totals need.
 
     Attributes:
-        name: what rows are called, in the plural: the key of the array in JSON; None for a summary alone.
-        kind: what one row is called: its ``type`` in lines of JSON.
+        kind: what one row is called: its ``type`` in lines of JSON; None for a summary alone.
+        name: the key of the array of rows in JSON, where that is not the plural of ``kind``.
         columns: the table for people; without it they read the ``lines`` of each result.
 
     """
 
+    kind: str | None = None
     name: str | None = None
-    kind: str = "row"
     columns: Sequence[Column] = ()
     is_cut_short: bool = False
     """Whether an error or an interrupt has ended the results before their end."""
@@ -270,7 +270,7 @@ class View(Generic[R]):
 
     def table_head(self) -> Row:
         """Return the facts that people read before the rows, or of a summary alone: those of JSON in words."""
-        return self.totals() if self.name is None else self.head()
+        return self.totals() if self.kind is None else self.head()
 
     def totals(self) -> Row:
         """Return the totals over all results so far."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
 
 from resnap.storage.errors import ResnapError
-from resnap.storage.words import bytes_text
+from resnap.storage.words import bytes_text, plural
 
 if TYPE_CHECKING:
     from resnap.scheduler.settings.values import Form
@@ -109,10 +109,10 @@ class Answer:
     """The output of a command, independent of its form."""
 
     head: Row = field(default_factory=dict)
+    kind: str | None = None
+    """What one row is called: its ``type`` in lines of JSON. None if there are no rows."""
     name: str | None = None
-    """The name of the rows, in the plural: the key of the array in JSON. None if there are no rows."""
-    kind: str = "row"
-    """What one row is called: its ``type`` in lines of JSON."""
+    """The key of the array in JSON, where that is not the plural of ``kind``."""
     rows: Iterable[Row] = ()
     columns: Sequence[Column] = ()
     tail: Callable[[], Row] = dict
@@ -272,11 +272,11 @@ class Output:
 
     def _json(self, answer: Answer) -> Rows:
         """Print one document without holding all rows in memory."""
-        if answer.name is None:
+        if answer.kind is None:
             self._print(_json(answer.head))
             return
         head = "".join(f"{_member(key, value)}, " for key, value in answer.head.items())
-        self._print(f"{{{head}{json.dumps(answer.name)}: [", end="")
+        self._print(f"{{{head}{json.dumps(answer.name or plural(answer.kind))}: [", end="")
         comma = ""
         try:
             while (row := (yield)) is not None:

@@ -141,7 +141,6 @@ class AnnouncedRow(TypedDict):
 class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
     """A row per partition of what was announced, or could be."""
 
-    name = "partitions"
     kind = "partition"
     most_first = "segments"
 

@@ -143,7 +143,6 @@ class MoveRow(Identity):
 class BeforeMoveView(SummedView[Result]):
     """A row per partition that a move would cost producer state now, or of which that is not known."""
 
-    name = "partitions"
     kind = "partition"
     columns = columns_of(
         MoveRow, "partition", "localStartOffset", "producers", "openTransactions", "safeFrom", "notKnown"

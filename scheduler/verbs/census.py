@@ -253,7 +253,6 @@ class CensusRow(Identity, TypedDict("_From", {"from": str})):
 class CensusView(View["Counted | Unread"]):
     """A row per topic, most producers first, with its partitions; the service keeps a row per partition."""
 
-    name = "topics"
     kind = "topic"
     columns = (
         Column(key="topic", title="TOPIC"),

@@ -180,7 +180,6 @@ class CheckView(View[Result]):
     scope: Scope
     settings: Settings
 
-    name = "topics"
     kind = "topic"
     columns = columns_of(TopicRow, "topic", "verdict", "partitions", *SIZES, "blockers")
 

@@ -100,7 +100,6 @@ class BlockRow(TypedDict):
 class ImageView(View["Reported[MetadataImage]"]):
     """A row per topic; before them all else, where ``whole``."""
 
-    name = "topics"
     kind = "topic"
     columns = columns_of(TopicRow, "topic", "topicId", "partitions", "createdOffset")
     _image: MetadataImage
@@ -135,7 +134,6 @@ class ImageView(View["Reported[MetadataImage]"]):
 class ProducerIdsView(View["Reported[MetadataImage]"]):
     """A row per block of producer ids that was ever allocated, as far back as the log goes."""
 
-    name = "blocks"
     kind = "block"
     columns = columns_of(BlockRow)
     _image: MetadataImage
@@ -175,7 +173,6 @@ class ConfigView(View["Reported[MetadataImage]"]):
     ``static`` are ``server.properties``: they count for the broker that they name, and for all if they name none.
     """
 
-    name = "settings"
     kind = "setting"
     columns = (Column(key="brokerId", title="BROKER", right=True), *columns_of(SettingRow))
     _image: MetadataImage

@@ -84,7 +84,6 @@ class FindingRow(TypedDict):
 class AuditView(View["Reported[Audit]"]):
     """A row per producer id that was not allocated, or twice."""
 
-    name = "findings"
     kind = "finding"
     columns = columns_of(FindingRow)
     audit: Audit

@@ -327,7 +327,6 @@ def _temporary() -> Path:
 class DemoView(View[Reported[str] | Step | Ended]):
     """A row per step; for people, lines while it happens."""
 
-    name = "steps"
     kind = "step"
 
     def __init__(self, *, stays: bool) -> None:

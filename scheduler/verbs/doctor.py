@@ -229,7 +229,6 @@ def _store(url: str, settings: Settings, clock: Clock) -> Iterator[DoctorFinding
 class DoctorView(View[DoctorFinding]):
     """A row per finding; for people, lines as they come, since some take a while."""
 
-    name = "findings"
     kind = "finding"
 
     def __init__(self, places: Sequence[str], flags: Iterable[str]) -> None:

@@ -147,7 +147,6 @@ def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) ->
 class ExplainView(View["Explained | Reported[LostLeader]"]):
     """A row per batch and role."""
 
-    name = "batches"
     kind = "batch"
     columns = (
         Column(key="producerId", title="PRODUCER", right=True),

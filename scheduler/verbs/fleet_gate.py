@@ -127,7 +127,6 @@ class GateView(View[Result]):
     """A row per reason."""
 
     broker_id: int
-    name = "reasons"
     kind = "reason"
     columns = columns_of(GateRow)
     _reasons: int = 0

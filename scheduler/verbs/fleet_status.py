@@ -64,7 +64,6 @@ def run(_: Asked, context: Context) -> Iterator[Reported[TopicAnswer | FleetStat
 class FleetView(View["Reported[TopicAnswer | FleetStatus]"]):
     """A row per topic."""
 
-    name = "topics"
     kind = "topic"
     columns = (*columns_of(FleetTopicRow), Column(key="why", title="WHY", of=why_of))
 

@@ -157,7 +157,6 @@ class DecisionRow(TypedDict):
 class InstallView(View[Installed]):
     """A row per partition."""
 
-    name = "partitions"
     kind = "partition"
     columns = (
         PARTITION,
@@ -273,7 +272,6 @@ def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[FileChange]]:
 class UndoView(View["Reported[FileChange]"]):
     """A row per file."""
 
-    name = "files"
     kind = "file"
     columns = (Column(key="path", title="FILE"), Column(key="action", title="ACTION"))
 

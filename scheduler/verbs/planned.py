@@ -175,7 +175,6 @@ def _offsets_read(value: object) -> str:
 class PlanView(SummedView[Any], DryRunView):
     """A row per partition."""
 
-    name = "partitions"
     kind = "partition"
     columns = columns_of(PlanRow, "partition", "snapshots", "segments", "read", "runs")
     most_first = "snapshots"

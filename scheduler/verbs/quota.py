@@ -173,7 +173,6 @@ class QuotaRow(TypedDict):
 class QuotaView(View[Quota | Reported[str]]):
     """A row per quota."""
 
-    name = "quotas"
     kind = "quota"
     columns = columns_of(QuotaRow)
 

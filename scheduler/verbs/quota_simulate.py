@@ -173,7 +173,6 @@ class SimulatedRow(TypedDict):
 class SimulationView(View["LogRead | Reported[PrincipalOutcome] | Unread"]):
     """A row per principal."""
 
-    name = "principals"
     kind = "principal"
     columns = columns_of(
         SimulatedRow,
@@ -295,7 +294,6 @@ class AdvisedRow(TypedDict):
 class AdviceView(View[Advice | Advised | Unread]):
     """A row per principal."""
 
-    name = "principals"
     kind = "principal"
     columns = columns_of(AdvisedRow)
     _rate: float | None

@@ -334,7 +334,6 @@ class RemoteFindingRow(TypedDict):
 class RemoteStatusView(View["Reported[RemoteStatus]"]):
     """A row per partition, with all its segments where ``whole``; then the findings."""
 
-    name = "partitions"
     kind = "partition"
     columns = (
         PARTITION,

@@ -229,7 +229,6 @@ def _kinds(repaired: object) -> str:
 class RepairView(SummedView[Result]):
     """A row per partition."""
 
-    name = "partitions"
     kind = "partition"
     columns = columns_of(RepairRow)
     most_first = "repaired"
@@ -310,7 +309,6 @@ class RepairView(SummedView[Result]):
 class UndoView(View[Result]):
     """A row per segment."""
 
-    name = "segments"
     kind = "segment"
     columns = (
         PARTITION,

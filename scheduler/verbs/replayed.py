@@ -217,7 +217,6 @@ class ReplayView(View[Result]):
     The service keeps all of a partition as one.
     """
 
-    name = "boundaries"
     kind = "boundary"
 
     columns: Sequence[Column] = (

@@ -297,7 +297,6 @@ class ReplicasRow(TypedDict):
 class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
     """A row per replica that is not as it should be."""
 
-    name = "replicas"
     kind = "replica"
     columns = columns_of(ReplicaRow)
 

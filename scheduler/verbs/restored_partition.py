@@ -103,7 +103,6 @@ def _log_start(restoration: Restoration) -> int:
 class RestoreView(SummedView[Result]):
     """A row per partition."""
 
-    name = "partitions"
     kind = "partition"
     columns = columns_of(RestoreRow)
     most_first = "segments"

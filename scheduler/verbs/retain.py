@@ -210,7 +210,6 @@ class RetainedRow(Identity):
 class RetainView(SummedView["Reported[PartitionRetention] | Unread"]):
     """A row per partition."""
 
-    name = "partitions"
     kind = "partition"
     columns = columns_of(RetainedRow, "partition", "deleted", "kept", "bytes", "newStartOffset", "topicId")
     most_first = "deleted"

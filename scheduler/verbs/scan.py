@@ -323,7 +323,6 @@ def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
 class ScanView(SummedView["Reported[PartitionScan] | Unread"]):
     """A row per partition; people see those with something to do, and the number of the others."""
 
-    name = "partitions"
     kind = "partition"
     columns = columns_of(
         ScanRow, "partition", "segments", "bytes", "lost", "replayNow", "replayRoll", "brokerStops", "blocking"

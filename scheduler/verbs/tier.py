@@ -300,7 +300,6 @@ class ShipmentRow(Identity):
 class TierView(View[Result]):
     """A row per partition: those with something to ship first, in the order of their names."""
 
-    name = "partitions"
     kind = "partition"
     columns = (
         PARTITION,

@@ -313,7 +313,6 @@ class VerifiedRow(TypedDict):
 class StoreView(View[Result]):
     """A row per segment that was read or is wrong."""
 
-    name = "segments"
     kind = "segment"
     columns = columns_of(VerifiedRow, "result", "bytes", "manifest")
 

@@ -45,7 +45,7 @@ def rendered(form: Form, answer: Answer, *, is_terminal: bool = False) -> str:
 
 def an_answer(**overrides: Any) -> Answer:
     rows = [{"topic": "payments", "offset": 7}, {"topic": "orders", "offset": 1478}]
-    usual: dict[str, Any] = {"head": {"file": "x"}, "name": "partitions", "kind": "partition", "rows": rows,
+    usual: dict[str, Any] = {"head": {"file": "x"}, "kind": "partition", "rows": rows,
                              "columns": COLUMNS, "tail": lambda: {"partitions_seen": 2}}  # fmt: skip
     return Answer(**usual | overrides)
 
@@ -85,7 +85,7 @@ def test_a_long_table_is_not_held_as_a_whole() -> None:
 
     written: list[int] = []
     stream = Watching()
-    Output("table", stream, is_terminal=False).write(Answer(name="rows", rows=rows(), columns=COLUMNS))
+    Output("table", stream, is_terminal=False).write(Answer(kind="row", rows=rows(), columns=COLUMNS))
     assert len(written) == 5 * TABLE_BLOCK
     assert written[TABLE_BLOCK + 5] <= TABLE_BLOCK + 7
 
@@ -99,7 +99,7 @@ def test_a_terminal_gets_a_table_of_rich_if_it_fits_and_a_plain_one_if_not(monke
 
 def test_a_narrow_terminal_gets_no_extra_columns_and_folds_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = (Column(key="topic"), Column(key="bytes", right=True, extra=True), Column(key="why"))
-    answer = Answer(name="rows", columns=columns, rows=[{"topic": "t" * 20, "bytes": 10**12, "why": "because " * 4}])
+    answer = Answer(kind="row", columns=columns, rows=[{"topic": "t" * 20, "bytes": 10**12, "why": "because " * 4}])
     monkeypatch.setenv("COLUMNS", "80")
     assert "1000000000000" in rendered("table", answer, is_terminal=True)
     monkeypatch.setenv("COLUMNS", "40")
@@ -115,7 +115,7 @@ def test_a_narrow_terminal_gets_no_extra_columns_and_folds_the_last_one(monkeypa
 def test_a_narrow_terminal_folds_each_column_of_text_but_the_names(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = (Column(key="topic"), Column(key="one"), Column(key="other"))
     answer = Answer(
-        name="rows", columns=columns, rows=[{"topic": "t" * 20, "one": "some why " * 3, "other": "why " * 6}]
+        kind="row", columns=columns, rows=[{"topic": "t" * 20, "one": "some why " * 3, "other": "why " * 6}]
     )
     monkeypatch.setenv("COLUMNS", "60")
     text = rendered("table", answer, is_terminal=True)
@@ -170,14 +170,14 @@ def test_wide_tables_fit_a_terminal_of_80_columns(
     columns: Sequence[Column], row: Row, left_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = rendered("table", Answer(name="rows", rows=[row], columns=columns), is_terminal=True).splitlines()
+    lines = rendered("table", Answer(kind="row", rows=[row], columns=columns), is_terminal=True).splitlines()
     assert lines[-1] == f"Left out, as the terminal is narrow: {left_out}."
     assert max(map(len, lines[:-1])) <= 80
 
 
 def test_states_have_colours_on_a_terminal_unless_none_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = (Column(key="topic"), Column(key="verdict", is_state=True))
-    answer = Answer(name="rows", columns=columns, rows=[{"topic": "ready", "verdict": "blocked"}])
+    answer = Answer(kind="row", columns=columns, rows=[{"topic": "ready", "verdict": "blocked"}])
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
 
@@ -211,7 +211,7 @@ def test_what_a_file_is_called_does_not_steer_the_terminal(*, is_terminal: bool)
 @pytest.mark.parametrize("form", ["json", "ndjson"])
 def test_json_can_always_be_written(form: Form) -> None:
     rows = [{"topic": "\udcff"}, {"topic": "é"}]
-    text = rendered(form, Answer(name="topics", rows=rows))
+    text = rendered(form, Answer(kind="topic", rows=rows))
     assert r"\udcff" in text
     assert "é" in text
     text.encode()

@@ -215,7 +215,7 @@ class InspectView(View["Opened | Reported[Row]"]):
 
     def totals(self) -> Row:
         """Return what the entries came to; of a file without entries, the facts about it."""
-        return self._opened.answer.tail() if self.name else self.head()
+        return self._opened.answer.tail() if self.kind else self.head()
 
     def dump(self, rows: Iterable[Row]) -> Iterator[str]:
         """Return the lines that Kafka's own dump tool prints."""

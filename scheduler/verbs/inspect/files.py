@@ -84,7 +84,7 @@ def inspect_transaction_state(file: OpenedFile) -> Answer:
         Column(key="version", right=True),
         *columns_of(TransactionRow),
     )
-    return Answer(name="records", kind="record", rows=_rows(file, inspection), columns=columns, tail=inspection.facts)
+    return Answer(kind="record", rows=_rows(file, inspection), columns=columns, tail=inspection.facts)
 
 
 def _rows(file: OpenedFile, inspection: SegmentInspection) -> Iterator[Row]:
@@ -146,7 +146,7 @@ def _inspect_segment(file: OpenedFile) -> Answer:
         verify_crc=file.verify_crc,
         shows_validity=file.shows_validity,
     )
-    return Answer(head=_if_given("baseOffset", base_offset), name="batches", kind="batch", rows=inspection.rows(),
+    return Answer(head=_if_given("baseOffset", base_offset), kind="batch", rows=inspection.rows(),
                   columns=SEGMENT_COLUMNS, tail=inspection.facts)  # fmt: skip
 
 
@@ -227,14 +227,14 @@ def _index_answer(
     columns = tuple(_TIME if key == "timestamp" else Column(key=key, right=True) for key in keys)
     head = {**_if_given("baseOffset", file.base_offset), "paddingBytes": len(data) - min(used, len(data))}
     rows = (row(*entry) for entry in _entries(layout, data, 0, end))
-    return Answer(head=head, name="entries", kind="entry", rows=_then(rows, damage), columns=columns)
+    return Answer(head=head, kind="entry", rows=_then(rows, damage), columns=columns)
 
 
 def _inspect_offset_checkpoint(file: OpenedFile) -> Answer:
     offsets = read_offset_checkpoint(file.content())
     rows = [{"topic": topic, "partition": partition, "offset": at} for (topic, partition), at in offsets.items()]
     columns = (Column(key="topic"), Column(key="partition", right=True), Column(key="offset", right=True))
-    return Answer(name="partitions", kind="partition", rows=rows, columns=columns)
+    return Answer(kind="partition", rows=rows, columns=columns)
 
 
 def _inspect_leader_epochs(file: OpenedFile) -> Answer:
@@ -270,7 +270,7 @@ def _inspect_manifest(file: OpenedFile) -> Answer:
         Column(key="crc32c", right=True, show=lambda crc: f"{crc:08x}"),
         Column(key="key"),
     )
-    return Answer(head=head, name="objects", kind="object", rows=rows, columns=columns)
+    return Answer(head=head, kind="object", rows=rows, columns=columns)
 
 
 _INDEX_READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
@@ -288,7 +288,7 @@ def _inspect_rsm_manifest(file: OpenedFile) -> Answer:
     ranges = manifest.indexes.named()
     rows = [{"index": name, **part._asdict()} for name, part in ranges.items() if part is not None]
     columns = (Column(key="index"), Column(key="position", right=True), Column(key="size", right=True))
-    return Answer(head=_rsm_head(manifest), name="indexes", kind="index", rows=rows, columns=columns)
+    return Answer(head=_rsm_head(manifest), kind="index", rows=rows, columns=columns)
 
 
 def _inspect_rsm_indexes(file: OpenedFile) -> Answer:
@@ -309,7 +309,7 @@ def _inspect_rsm_indexes(file: OpenedFile) -> Answer:
         Column(key="entries", right=True),
         Column(key="file"),
     )
-    return Answer(name="indexes", kind="index", rows=_index_rows(file, file.stem), columns=columns)
+    return Answer(kind="index", rows=_index_rows(file, file.stem), columns=columns)
 
 
 def _rsm_head(manifest: AivenManifest) -> dict[str, object]:
