@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -216,19 +216,29 @@ def test_either_sources_or_a_plan(command: Resnap, broker_log: Path, saved: Path
         assert "hint: " in ran.err
 
 
+WRONG_NUMBERS: Final[tuple[dict[str, object], ...]] = (
+    {"partition": True}, {"partition": 0.0}, {"partition": "0"}, {"boundaries": [10.0]},
+)  # fmt: skip
+
+
 def test_a_file_that_is_not_a_plan_is_reported_as_such(command: Resnap, saved: Path, tmp_path: Path) -> None:
     good = json.loads(saved.read_text())
+    first = good["partitions"][0]
     broken = [
-        "", "{", "[]", "null", "{}", saved.read_text()[:-30], json.dumps({**good, "version": 99}),
-        json.dumps({**good, "partitions": [{"topic": "payments"}]}),
-        json.dumps({**good, "sources": 7}), json.dumps({**good, "rules": {}}),
+        *((text, "") for text in ("", "{", "[]", "null", "{}", saved.read_text()[:-30], "[" * 100_000, "9" * 5_000)),
+        ('{"version": Infinity}', ""), (json.dumps({**good, "version": 99}), "version of the saved plan"),
+        *((json.dumps({**good, "partitions": [first | wrong]}), "expected int") for wrong in WRONG_NUMBERS),
+        (json.dumps({**good, "partitions": good["partitions"] * 2}), "twice"),
+        (json.dumps({**good, "partitions": [{"topic": "payments"}]}), ""),
+        (json.dumps({**good, "sources": 7}), ""), (json.dumps({**good, "rules": {}}), ""),
     ]  # fmt: skip
-    for number, text in enumerate(broken):
+    for number, (text, why) in enumerate(broken):
         path = tmp_path / f"plan-{number}"
         path.write_text(text)
         ran = command("regenerate", "--plan", path, "--into", tmp_path / "out", *LOCAL)
         assert (ran.code, ran.out) == (1, ""), text
         assert str(path) in ran.err
+        assert why in ran.err, ran.err
         assert "this is a bug" not in ran.err
     assert not (tmp_path / "out").exists()
 

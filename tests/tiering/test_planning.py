@@ -16,11 +16,8 @@ from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.judging.inventory import take_partition_inventory
 from resnap.tiering.judging.planning import (
-    SAVED_PLAN_VERSION,
     SavedPlan,
-    fingerprint,
     load_facts,
-    lost_boundaries,
     plan_replay,
     read_saved_plan,
     usable_snapshots,
@@ -73,21 +70,6 @@ def an_inventory(directory: Path) -> PartitionInventory:
     return take_partition_inventory(load_partition_dir(directory))
 
 
-def a_saved_plan(directory: Path) -> SavedPlan:
-    inventory = an_inventory(directory)
-    return SavedPlan(
-        sources=(str(directory.parent),),
-        rules=ROLL,
-        boundaries={PAYMENTS: lost_boundaries(inventory)},
-        fingerprints={PAYMENTS: fingerprint(inventory.partition)},
-    )
-
-
-def content_of(directory: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(write_saved_plan(a_saved_plan(directory)))
-    return content
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     return a_partition(tmp_path, [[PlainEvent(records=10)]] * 4)
@@ -105,14 +87,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
-
-
-def test_a_saved_plan_is_json_with_named_partitions(directory: Path) -> None:
-    content = content_of(directory)
-    assert content["version"] == SAVED_PLAN_VERSION
-    (partition,) = content["partitions"]
-    assert partition.keys() == {"topic", "partition", "boundaries", "segmentsSha256"}
-    assert (partition["topic"], partition["partition"], partition["boundaries"]) == ("payments", 0, [10, 20, 30])
 
 
 def paths_in(value: object, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -150,45 +124,6 @@ def test_an_incomplete_plan_is_a_format_error(path: tuple[Any, ...]) -> None:
         at = at[key]
     del at[path[-1]]
     with pytest.raises(FormatError):
-        read_saved_plan(json.dumps(content))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("[" * 100_000, id="deeply nested"),
-        pytest.param('{"version": Infinity}', id="infinity"),
-        pytest.param("9" * 5_000, id="a number of 5,000 digits"),
-        pytest.param("", id="nothing"),
-    ],
-)
-def test_hostile_json_is_a_format_error(text: str) -> None:
-    with pytest.raises(FormatError):
-        read_saved_plan(text)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("partition", True), ("partition", 0.0), ("partition", "0"), ("boundaries", [10.0])]
-)
-def test_numbers_are_whole_numbers_and_nothing_that_python_takes_for_one(
-    name: str, value: object, directory: Path
-) -> None:
-    content = content_of(directory)
-    content["partitions"][0][name] = value
-    with pytest.raises(FormatError, match="expected int"):
-        read_saved_plan(json.dumps(content))
-
-
-def test_a_plan_of_another_version_says_so(directory: Path) -> None:
-    content = content_of(directory) | {"version": SAVED_PLAN_VERSION + 1}
-    with pytest.raises(FormatError, match="version of the saved plan"):
-        read_saved_plan(json.dumps(content))
-
-
-def test_a_partition_that_comes_twice_is_a_format_error(directory: Path) -> None:
-    content = content_of(directory)
-    content["partitions"] *= 2
-    with pytest.raises(FormatError, match="twice"):
         read_saved_plan(json.dumps(content))
 
 
