@@ -1,21 +1,21 @@
 from __future__ import annotations
 
 from functools import reduce
-from itertools import pairwise
+from itertools import combinations_with_replacement, pairwise
 from typing import TYPE_CHECKING
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnap.replay.kernel.summary import NONE
 from resnap.replay.producer_state import DataBatch, Marker, ProducerStates, ServerTime
+from tests.cases import each
 from tests.examples import examples
 from tests.replay.specification import NOTHING, entries_in, illegal_in, join, piece_of
 from tests.replay.strategies import EXPIRY, FAR_FUTURE, event_lists
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from resnap.replay.kernel.summary import Array
     from resnap.replay.producer_state import Event
@@ -109,37 +109,32 @@ def test_no_events_are_the_neutral_summary() -> None:
         assert side.rows.tolist() == piece.rows.tolist()
 
 
-def test_a_clock_in_a_part_without_the_producer_counts_for_its_rebirth() -> None:
-    marker, clock, data = _marker(1, 0, timestamp=10), ServerTime(5_000), _data(1, 2, timestamp=5_001)
-    a, b, c = (piece_of([event], SILENCE_MS) for event in (marker, clock, data))
-    for piece in (join(join(a, b, SILENCE_MS), c, SILENCE_MS), join(a, join(b, c, SILENCE_MS), SILENCE_MS)):
-        assert entries_in(piece.rows)[1].coordinator_epoch == -1
+LATE = 5_001
+"""After the silence of a producer whose marker is of the time 10."""
 
 
-def test_a_clock_before_the_marker_does_not_count_for_a_rebirth() -> None:
-    events = [ServerTime(5_000), _marker(1, 1, timestamp=10), _data(1, 2, timestamp=5_001)]
-    for point in range(4):
-        left, right = (piece_of(part, SILENCE_MS) for part in cuts(events, [point]))
-        assert entries_in(join(left, right, SILENCE_MS).rows)[1].coordinator_epoch == 3
-
-
-def test_a_marker_stamped_at_the_end_of_time_wraps_nothing() -> None:
-    events = [_marker(1, 0, timestamp=FAR_FUTURE), _data(1, 1, timestamp=FAR_FUTURE), _marker(2, 2, timestamp=9)]
-    assert entries_in(piece_of(events, SILENCE_MS).rows)[1].coordinator_epoch == 3
-
-
-@pytest.mark.parametrize("point", range(5))
-def test_data_outside_a_transaction_is_illegal_wherever_the_log_is_cut(point: int) -> None:
-    events = [_data(1, 0), _data(1, 1), _data(1, 2, transactional=False), _marker(1, 3)]
-    left, right = (piece_of(part, SILENCE_MS) for part in cuts(events, [point]))
-    assert illegal_in(join(left, right, SILENCE_MS).rows) == {1: 2}
-
-
-@pytest.mark.parametrize("point", range(4))
-def test_data_outside_a_transaction_is_legal_after_the_marker_wherever_the_log_is_cut(point: int) -> None:
-    events = [_data(1, 0), _marker(1, 1), _data(1, 2, transactional=False)]
-    left, right = (piece_of(part, SILENCE_MS) for part in cuts(events, [point]))
-    assert illegal_in(join(left, right, SILENCE_MS).rows) == {}
+@each(
+    "events",
+    [
+        lambda: [_marker(1, 0, timestamp=10), ServerTime(5_000), _data(1, 2, timestamp=LATE)],
+        lambda: [ServerTime(5_000), _marker(1, 1, timestamp=10), _data(1, 2, timestamp=LATE)],
+        lambda: [_marker(1, 0, timestamp=FAR_FUTURE), _data(1, 1, timestamp=FAR_FUTURE), _marker(2, 2, timestamp=9)],
+        lambda: [_data(1, 0), _data(1, 1), _data(1, 2, transactional=False), _marker(1, 3)],
+        lambda: [_data(1, 0), _marker(1, 1), _data(1, 2, transactional=False)],
+    ],
+    ids=[
+        "a clock in a part without the producer", "a clock before the marker", "a marker at the end of time",
+        "data outside a transaction that is open", "data after the marker",
+    ],
+)  # fmt: skip
+def test_rare_events_come_to_the_state_of_the_whole_wherever_the_log_is_cut(events: Callable[[], list[Event]]) -> None:
+    states = ProducerStates(EXPIRY)
+    states.append(events())
+    legal = {pid: entry for pid, entry in states.entries.items() if pid not in states.illegal}
+    for points in combinations_with_replacement(range(5), 2):
+        a, b, c = (piece_of(part, SILENCE_MS) for part in cuts(events(), points))
+        for piece in (join(join(a, b, SILENCE_MS), c, SILENCE_MS), join(a, join(b, c, SILENCE_MS), SILENCE_MS)):
+            assert (entries_in(legal_rows(piece)), illegal_in(piece.rows)) == (legal, states.illegal)
 
 
 def _data(producer_id: int, offset: int, *, timestamp: int = 0, transactional: bool = True) -> DataBatch:

@@ -15,7 +15,7 @@ from resnap.tiering.remote_log.records import (
     RemotePartitionDeleteMetadataRecord,
     SegmentState,
 )
-from tests.tiering.remote_log.written_records import PARTITION, copied, events, segment_id, started, updated
+from tests.tiering.remote_log.written_records import PARTITION, copied, events, started, updated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,13 +77,6 @@ def test_a_duplicate_in_the_middle_takes_the_place_of_the_one_with_its_start_alo
 def test_older_ranges_may_be_announced_after_newer_ones() -> None:
     found = cached([*copied("b", 10, 19), *copied("a", 0, 9)])
     assert (names(found.readable), found.gaps) == (["a", "b"], ())
-
-
-def test_a_deletion_takes_a_segment_away_in_two_steps() -> None:
-    records = [*copied("a", 0, 9), *copied("b", 10, 19), updated("a", DELETING)]
-    begun = cached(records)
-    assert (names(begun.readable), names(begun.segments)) == (["b"], ["a", "b"])
-    assert names(cached([*records, updated("a", DELETED)]).segments) == ["b"]
 
 
 def test_what_comes_out_of_order_is_dropped() -> None:
@@ -165,7 +158,3 @@ def plain_reading(records: list[RemoteLogRecord]) -> tuple[dict[str, SegmentStat
                 places[one.offset] = name
                 highest[one.leader_epoch] = max(end, highest.get(one.leader_epoch, -1))
     return states, frozenset(name for places in epochs.values() for name in places.values())
-
-
-def test_ids_are_those_of_the_segments() -> None:
-    assert cached(copied("a", 0, 9)).readable_ids == {segment_id("a").id}
