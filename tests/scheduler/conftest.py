@@ -17,8 +17,10 @@ from resnap.replay.spark.settings import SparkSettings
 from resnap.scheduler.cli import run
 from resnap.scheduler.telemetry.logs import set_up
 from resnap.tiering.engine import Engine
+from tests.disks import folder_in_memory
 from tests.scheduler.files import file_at, lost_boundaries
 from tests.scheduler.installed import SET, copied, regenerate
+from tests.scheduler.scenes import Stage
 from tests.scheduler.unfit_stores import ENGINE, PLUGIN_SETS, Brokers, Manifested, Plugins, Scene
 
 if TYPE_CHECKING:
@@ -91,6 +93,13 @@ class _Process:
     def environment(self, variables: dict[str, str] | None = None) -> dict[str, str]:
         own = {"PATH": os.environ["PATH"], "HOME": str(self.directory), "PYTHONPATH": str(PROJECT)}
         return own | {"PYTHONWARNINGS": "error"} | FORGETFUL | (variables or {})
+
+
+@pytest.fixture(scope="module")
+def stage(fixture_set: Callable[[str], FixtureSet]) -> Iterator[Stage]:
+    """What scenes begin with, in memory."""
+    with folder_in_memory() as folder:
+        yield Stage(fixture_set(SET), folder)
 
 
 @pytest.fixture

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resnap.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
     from random import Random
-
-    from resnap.storage.disk import Dress
 
 
 class Killed(BaseException):
@@ -33,49 +30,22 @@ class WatchedDisk(Disk):
             self._at_stop()
         self.steps += 1
 
-    def create(self, path: Path) -> int:
-        self._step()
-        return super().create(path)
-
     def write(self, descriptor: int, data: memoryview) -> int:
         self._step()
         return super().write(descriptor, data[: max(1, len(data) // 2)])
 
-    def dress(self, descriptor: int, dress: Dress) -> None:
-        self._step()
-        super().dress(descriptor, dress)
 
-    def sync(self, descriptor: int) -> None:
-        self._step()
-        super().sync(descriptor)
+def _stepping(name: str) -> Callable[..., Any]:
+    def call(disk: WatchedDisk, *arguments: Any) -> Any:
+        disk._step()
+        return getattr(Disk, name)(disk, *arguments)
 
-    def rename(self, path: Path, target: Path) -> None:
-        self._step()
-        super().rename(path, target)
+    return call
 
-    def remove(self, path: Path) -> None:
-        self._step()
-        super().remove(path)
 
-    def make_directory(self, path: Path) -> None:
-        self._step()
-        super().make_directory(path)
-
-    def remove_directory(self, path: Path) -> None:
-        self._step()
-        super().remove_directory(path)
-
-    def dress_directory(self, path: Path, dress: Dress) -> None:
-        self._step()
-        super().dress_directory(path, dress)
-
-    def set_directory_time(self, path: Path, mtime_ns: int) -> None:
-        self._step()
-        super().set_directory_time(path, mtime_ns)
-
-    def sync_directory(self, path: Path) -> None:
-        self._step()
-        super().sync_directory(path)
+for _name in ("create", "dress", "sync", "rename", "remove", "make_directory", "remove_directory", "dress_directory",
+              "set_directory_time", "sync_directory"):  # fmt: skip
+    setattr(WatchedDisk, _name, _stepping(_name))
 
 
 def killed_at(step: int) -> WatchedDisk:
@@ -85,15 +55,6 @@ def killed_at(step: int) -> WatchedDisk:
         raise Killed
 
     return WatchedDisk(step, die)
-
-
-def failing_at(step: int, number: int) -> WatchedDisk:
-    """Return a disk on which ``step`` and all after it fail."""
-
-    def fail() -> None:
-        raise OSError(number, os.strerror(number))
-
-    return WatchedDisk(step, fail)
 
 
 def kill_after_a_step(begin: Callable[[Callable[[], None]], int], draw: Random, steps: int, within_s: float) -> None:
@@ -108,18 +69,3 @@ def kill_after_a_step(begin: Callable[[Callable[[], None]], int], draw: Random, 
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     os.close(heard)
-
-
-def kill_on_a_disk(work: Callable[[Disk], object], draw: Random, steps: int) -> None:
-    """Do ``work`` with a disk in a process of its own, and kill that a moment after some step."""
-
-    def begin(step: Callable[[], None]) -> int:
-        child = os.fork()
-        if not child:
-            try:
-                work(WatchedDisk(0, step))
-            finally:
-                os._exit(0)
-        return child
-
-    kill_after_a_step(begin, draw, steps, within_s=0.001)

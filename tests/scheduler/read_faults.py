@@ -10,7 +10,6 @@ import ctypes
 import errno
 import json
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,12 +21,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from resnap.scheduler.cli import run
 from tests.disks import folder_in_memory
 from tests.fixture_sets import unpack
-from tests.scheduler.installed import check_install, look
-from tests.scheduler.scenes import LOCAL, ON_WHAT_IS_SHIPPED, SET, Scene, one_partition
+from tests.scheduler.scenes import SET, Scene, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 NUMBERS: Final = (errno.EIO, errno.ESTALE)
 PATIENCE_S: Final = 300
@@ -68,68 +65,6 @@ class Fault(NamedTuple):
     goes_on: bool = False
 
 
-class Stage:
-    """What all places begin with: a log dir, what was regenerated for it, and a store in which it is shipped."""
-
-    def __init__(self, base: Path) -> None:
-        fixture = unpack(SET, base / "fixture")
-        self.base, self.expected = base, fixture.expected
-        self.log_dir = one_partition(fixture.data, base / "data")
-        self.staged, self.shipped = base / "staged", base / "shipped"
-        scene = Scene(self.log_dir, self.expected, base / "first")
-        assert scene.run("tier") == 0, scene.output
-        shutil.move(scene.root / "store", self.shipped)
-        code, told = quietly("regenerate", self.log_dir, "--into", self.staged, *LOCAL)
-        assert code == 0, told
-
-
-class Place:
-    """Where one verb is run, again and again; all that it reads is a copy of its own, or the stage's log dir."""
-
-    def __init__(self, stage: Stage, verb: str) -> None:
-        shutil.rmtree(stage.base / "place", ignore_errors=True)
-        self.verb, self.scene = verb, Scene(stage.log_dir, stage.expected, stage.base / "place")
-        self.root, self.data = self.scene.root, self.scene.root / "data"
-        if verb in {"install", "restore"}:
-            copied(stage.log_dir, self.data)
-            copied(stage.staged, self.root / "staged")
-            copied(stage.shipped, self.root / "store")
-        elif verb in ON_WHAT_IS_SHIPPED:
-            self.scene.begin_with(stage.shipped, verb)
-        if verb == "restore":
-            shutil.rmtree(self.data / "payments-1")
-        self.before = look(self.data) if verb == "install" else {}
-
-    def run(self) -> tuple[int, str]:
-        """Run the verb in this process."""
-        store = (self.root / "store").as_uri()
-        match self.verb:
-            case "install":
-                return quietly("install", self.root / "staged", self.data, "--undo-dir", self.root / "undo")
-            case "restore":
-                return quietly("restore", store, "--into", self.data)
-            case "scan":
-                return quietly("scan", self.scene.log_dir)
-        return self.scene.run(self.verb), self.scene.output
-
-    def check(self) -> object:
-        """Check what the verb has left, and return what there is of it."""
-        match self.verb:
-            case "install":
-                return sorted(check_install(self.data, self.before, self.root / "staged", killed=True))
-            case "restore":
-                folder = self.data / "payments-1"
-                return sorted((path.name, path.stat().st_size) for path in folder.glob("*"))
-            case "scan":
-                return None
-        return self.scene.check(self.verb, self.root)
-
-
-def copied(source: Path, target: Path) -> None:
-    """Copy a directory; installations compare inodes and times."""
-    shutil.copytree(source, target, copy_function=shutil.copy2)
-
-
 def quietly(*arguments: object) -> tuple[int, str]:
     """Run a command in this process; return its exit code and what it said of errors."""
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()) as err:
@@ -137,13 +72,13 @@ def quietly(*arguments: object) -> tuple[int, str]:
     return code, err.getvalue()
 
 
-def ended(library: ctypes.CDLL, place: Place, fault: Fault) -> Ended:
+def ended(library: ctypes.CDLL, scene: Scene, fault: Fault) -> Ended:
     """Run the verb with ``fault`` in a process of its own: what it holds when it ends is held by a dead one."""
     heard, told = os.pipe()
     if not (child := os.fork()):
         signal.alarm(PATIENCE_S)
         try:
-            os.write(told, json.dumps(_run(library, place, fault)).encode()[:60_000])
+            os.write(told, json.dumps(_run(library, scene, fault)).encode()[:60_000])
         finally:
             os._exit(0)
     os.close(told)
@@ -153,11 +88,12 @@ def ended(library: ctypes.CDLL, place: Place, fault: Fault) -> Ended:
     return Ended(*json.loads(said)) if said else Ended(-1, "it died", 0, "")
 
 
-def _run(library: ctypes.CDLL, place: Place, fault: Fault) -> Ended:
-    where = (str(place.root).encode(), str(place.scene.log_dir).encode())
+def _run(library: ctypes.CDLL, scene: Scene, fault: Fault) -> Ended:
+    where = (str(scene.root).encode(), str(scene.source).encode())
     library.fault_arm(*where, fault.step, fault.number, int(fault.goes_on))
     try:
-        code, told = place.run()
+        code = scene.run()
+        told = scene.output
     except BaseException as error:  # noqa: BLE001 - reported, since the process ends without a message
         code, told = -1, "".join(traceback.format_exception(error))
     steps, failed = library.fault_steps(), library.fault_first().decode()
@@ -167,29 +103,29 @@ def _run(library: ctypes.CDLL, place: Place, fault: Fault) -> Ended:
 
 def runs(library: ctypes.CDLL, stage: Stage, verb: str, stops: int) -> Iterator[Run]:
     """Run ``verb`` without a fault, and then with one at each of ``stops`` steps of it."""
-    place = Place(stage, verb)
-    whole = ended(library, place, Fault())
+    scene = Scene(stage, verb)
+    whole = ended(library, scene, Fault())
     assert whole.code == 0, whole
-    expected = place.check()
+    expected = scene.check()
     every = max(1, whole.steps // stops)
     for index, step in enumerate(range(every // 2, whole.steps, every)):
         fault = Fault(step, NUMBERS[index % 2], goes_on=index // 2 % 2 == 1)
-        place = Place(stage, verb)
-        found = ended(library, place, fault)
-        is_whole, wrong = outcome_of(place, expected)
-        code, told = place.run()
-        is_whole_now, wrong_now = outcome_of(place, expected)
+        scene = Scene(stage, verb)
+        found = ended(library, scene, fault)
+        is_whole, wrong = outcome_of(scene, expected)
+        code = scene.run()
+        is_whole_now, wrong_now = outcome_of(scene, expected)
         yield Run(
             verb=verb, failed=found.failed, strerror=os.strerror(fault.number), code=found.code, told=found.told,
-            is_whole=is_whole, rerun_code=code, rerun_told=told, is_whole_after_rerun=is_whole_now,
+            is_whole=is_whole, rerun_code=code, rerun_told=scene.output, is_whole_after_rerun=is_whole_now,
             wrong=wrong + wrong_now,
         )  # fmt: skip
 
 
-def outcome_of(place: Place, expected: object) -> tuple[bool, str]:
+def outcome_of(scene: Scene, expected: object) -> tuple[bool, str]:
     """Return whether all is there that is to be, and what is there that may never be."""
     try:
-        return place.check() == expected, ""
+        return scene.check() == expected, ""
     except AssertionError:
         return False, traceback.format_exc()
 
@@ -208,7 +144,7 @@ def main() -> None:
     os.environ["RESNAP_STATE_DIR"] = "none"
     with folder_in_memory() as folder:
         tempfile.tempdir = str(folder)
-        stage = Stage(folder)
+        stage = Stage(unpack(SET, folder / "fixture"), folder)
         for verb in verbs:
             for one in runs(loaded(), stage, verb, int(stops)):
                 print(json.dumps(one._asdict()), flush=True)  # noqa: T201 - for the test

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import fastavro
 
+from resnap.storage.log.names import DirKind, parse_partition_dir_name
 from tests.scheduler.files import bases, batch_positions, file_at
 
 if TYPE_CHECKING:
@@ -134,3 +135,32 @@ def check_content(objects: Mapping[str, bytes], log_dir: Path, expected: Path | 
 def entries(snapshot: bytes) -> dict[int, tuple[int, ...]]:
     """Return the entries of a snapshot by producer id."""
     return {entry[0]: entry for entry in SNAPSHOT_ENTRY.iter_unpack(snapshot[10:])}
+
+
+def shipped_files(store: Path) -> dict[str, dict[str, str]]:
+    """Return digests of what belongs into each partition's directory, by the manifests, without any code of ours."""
+    found: dict[str, dict[str, str]] = {}
+    objects = {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    for one in sorted(manifests(objects).values(), key=lambda manifest: int(manifest["baseOffset"])):
+        files = found.setdefault(f"{one['topic']}-{one['partition']}", {})
+        for entry in one["objects"]:
+            at = one["nextBaseOffset"] if entry["kind"] == "snapshot" else one["baseOffset"]
+            is_checkpoint = entry["kind"] == "leader-epoch-checkpoint"
+            files[entry["kind"] if is_checkpoint else f"{at:020d}.{entry['kind']}"] = entry["sha256"]
+    return found
+
+
+def check_whole(store: Path, log_dir: Path, *, killed: bool = False) -> set[str]:
+    """Check that every partition in ``log_dir`` is whole, and that what is in the making waits for its removal."""
+    wanted, whole = shipped_files(store), set()
+    for path in log_dir.iterdir():
+        name = parse_partition_dir_name(path.name) if path.is_dir() else None
+        if name is not None and name.kind is DirKind.DELETE:
+            assert killed, f"{path} was left"
+        elif path.name in wanted:
+            there = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in path.iterdir()}
+            metadata = there.pop("partition.metadata", None)
+            assert (path.name, there) == (path.name, wanted[path.name])
+            assert metadata is None or "topic_id: " in (path / "partition.metadata").read_text()
+            whole.add(path.name)
+    return whole

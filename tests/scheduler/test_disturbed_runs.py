@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from resnap.scheduler.cli.interrupts import heed_interrupts
-from tests.disks import folder_in_memory
-from tests.scheduler.read_faults import Place, Stage
+from tests.scheduler.scenes import Scene
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from tests.scheduler.scenes import Stage
 
 pytestmark = pytest.mark.slow
 
@@ -40,15 +41,7 @@ class Ended(NamedTuple):
     steps: int
 
 
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    """What all places begin with."""
-    with folder_in_memory() as folder, pytest.MonkeyPatch.context() as patched:
-        patched.setenv("RESNAP_STATE_DIR", "none")
-        yield Stage(folder)
-
-
-def ended(place: Place, at_step: Callable[[int], None]) -> Ended:
+def ended(place: Scene, at_step: Callable[[int], None]) -> Ended:
     """Run the place's verb in a process of its own, which calls ``at_step`` before each step.
 
     If that stops the process, it gets SIGTERM, and SIGCONT.
@@ -68,10 +61,10 @@ def ended(place: Place, at_step: Callable[[int], None]) -> Ended:
     return Ended(os.waitstatus_to_exitcode(status), said, int(steps or 0))
 
 
-def _run(place: Place, at_step: Callable[[int], None], steps_to: int) -> None:
+def _run(place: Scene, at_step: Callable[[int], None], steps_to: int) -> None:
     signal.alarm(PATIENCE_S)  # should the fork have caught a lock of another thread
     code, said, steps = -1, "", 0
-    ours = (str(place.root), str(place.scene.log_dir))
+    ours = (str(place.root), str(place.source))
 
     def count_step(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal steps
@@ -87,7 +80,8 @@ def _run(place: Place, at_step: Callable[[int], None], steps_to: int) -> None:
         warnings.simplefilter("ignore", ResourceWarning)
         heed_interrupts()
         sys.addaudithook(count_step)
-        code, said = place.run()
+        code = place.run()
+        said = place.output
     except BaseException:  # noqa: BLE001 - reported, since the process ends without a message
         said = traceback.format_exc()
     finally:
@@ -104,12 +98,12 @@ def again_and_again(number: signal.Signals, at: int) -> Callable[[int], None]:
     return lambda step: os.kill(os.getpid(), number) if step >= at else None
 
 
-def clock_set(place: Place, by_s: int, at: int) -> Callable[[int], None]:
+def clock_set(place: Scene, by_s: int, at: int) -> Callable[[int], None]:
     """Set the clock of this process from one step on, and that of what it writes into its store."""
     return lambda step: _set_clock(place, by_s) if step == at else None
 
 
-def _set_clock(place: Place, by_s: int) -> None:
+def _set_clock(place: Scene, by_s: int) -> None:
     now_s, now_ns, store = time.time, time.time_ns, str(place.root / "store")
 
     def dated(publish: Callable[..., None]) -> Callable[..., None]:
@@ -124,13 +118,13 @@ def _set_clock(place: Place, by_s: int) -> None:
     os.replace, os.link = dated(os.replace), dated(os.link)
 
 
-def leftovers(place: Place) -> list[str]:
+def leftovers(place: Scene) -> list[str]:
     """Return what no run that ends in order leaves: files in the making, leases, scratch directories."""
     found = (path.relative_to(place.root) for path in place.root.rglob("*") if path.is_file())
     return [str(path) for path in found if path.suffix == ".tmp" or "lease" in path.parts or path.parts[0] == "tmp"]
 
 
-DISTURBANCES: Final[dict[str, Callable[[Place, int], Callable[[int], None]]]] = {
+DISTURBANCES: Final[dict[str, Callable[[Scene, int], Callable[[int], None]]]] = {
     "SIGTERM": lambda _, at: once(signal.SIGTERM, at),
     "SIGINT": lambda _, at: once(signal.SIGINT, at),
     "SIGSTOP, SIGTERM, SIGCONT": lambda _, at: once(signal.SIGSTOP, at),
@@ -140,7 +134,7 @@ DISTURBANCES: Final[dict[str, Callable[[Place, int], Callable[[int], None]]]] = 
 }
 
 
-def check_end(found: Ended, place: Place, expected: object, how: str) -> None:
+def check_end(found: Ended, place: Scene, expected: object, how: str) -> None:
     assert "Traceback" not in found.output, found
     if how.startswith("a day"):
         assert (found.code, place.check()) == (0, expected), found
@@ -158,7 +152,7 @@ def undisturbed(stage: Stage) -> Callable[[str], tuple[object, int]]:
 
     @cache
     def result_of(verb: str) -> tuple[object, int]:
-        place = Place(stage, verb)
+        place = Scene(stage, verb)
         found = ended(place, lambda _: None)
         assert (found.code, leftovers(place)) == (0, []), found
         return place.check(), found.steps
@@ -175,8 +169,7 @@ def test_a_disturbance_at_any_step_leaves_nothing_half_made_and_the_next_run_con
     expected, steps = undisturbed(verb)
     reached = steps * 4 // 5  # threads may take them in another order, and a few less
     for at in range(0, reached, -(-reached // stops)) if stops > 1 else [Random(f"{verb} {how}").randrange(reached)]:
-        place = Place(stage, verb)
+        place = Scene(stage, verb)
         check_end(ended(place, DISTURBANCES[how](place, at)), place, expected, how)
         place.check()
-        code, output = place.run()
-        assert (code, place.check()) == (0, expected), output
+        assert (place.run(), place.check()) == (0, expected), place.output

@@ -13,18 +13,28 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 
 from tests.scheduler.files import tree
-from tests.scheduler.scenes import SET, Scene, scenes
+from tests.scheduler.scenes import OFTENER, Scene, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.fixture_sets import FixtureSet
-
 pytestmark = pytest.mark.slow
 
-VERBS: Final = ("regenerate", "tier", "retain", "gc")
-CHANGES: Final = ("replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir", "fsync", "write")
+VERBS: Final = ("regenerate", "tier", "retain", "gc", *OFTENER)
+CHANGES: Final = (
+    "replace",
+    "rename",
+    "link",
+    "unlink",
+    "remove",
+    "mkdir",
+    "rmdir",
+    "fsync",
+    "write",
+    "fchmod",
+    "utime",
+)
 """Calls of ``os`` that change what there is, or make it durable."""
 NUMBERS: Final = (errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES)
 TYPED: Final = {1, 3, 12}
@@ -69,15 +79,12 @@ def _opens_to_write(_path: object, mode: str = "r", *_: object) -> bool:
 
 
 @pytest.fixture
-def new_scene(
-    fixture_set: Callable[[str], FixtureSet], quick: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str], Scene]:
+def new_scene(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Scene]:
     """Give a place in which a verb can be run, with a temporary directory of its own; again and again."""
-    new = scenes(fixture_set(SET), quick)
 
     def made(verb: str) -> Scene:
         monkeypatch.setattr(tempfile, "tempdir", None)
-        scene = new(verb)
+        scene = Scene(stage, verb)
         (scene.root / "tmp").mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(scene.root / "tmp"))
         return scene
@@ -93,7 +100,7 @@ class Ended(NamedTuple):
     steps: int
 
 
-def run_on(scene: Scene, disk: FailingDisk, verb: str) -> Ended:
+def run_on(scene: Scene, disk: FailingDisk) -> Ended:
     """Run the verb on ``disk``, in a process of its own: what it still holds when it ends is held by a dead one."""
     heard, output = os.pipe()
     if not (child := os.fork()):
@@ -101,7 +108,7 @@ def run_on(scene: Scene, disk: FailingDisk, verb: str) -> Ended:
         try:
             with pytest.MonkeyPatch.context() as patched:
                 disk.begin(patched)
-                code = scene.run(verb)
+                code = scene.run()
             os.write(output, json.dumps(Ended(code, scene.output, disk.steps)).encode())
         finally:
             os._exit(0)
@@ -127,19 +134,22 @@ def test_a_disk_that_fails_at_any_step_is_reported_and_one_rerun_completes(
     new_scene: Callable[[str], Scene], verb: str, stops: int
 ) -> None:
     scene = new_scene(verb)
-    code, output, steps = run_on(scene, FailingDisk(scene.root, errno.EIO), verb)
+    code, output, steps = run_on(scene, FailingDisk(scene.root, errno.EIO))
     assert code == 0, output
-    expected, failed = scene.check(verb, scene.root), 0
+    expected, failed = scene.check(), 0
     numbers = NUMBERS if stops > len(NUMBERS) else None
+    stops *= OFTENER.get(verb, 1)
     for index, stop in enumerate(range(0, steps, max(1, -(-steps // stops)))):
         for number in numbers or (NUMBERS[index % len(NUMBERS)],):
             scene = new_scene(verb)
-            before = tree(scene.log_dir)
-            ended = run_on(scene, FailingDisk(scene.root, number, stop), verb)
-            if ended.code or scene.check(verb, scene.root) != expected:
+            before = tree(scene.source)
+            ended = run_on(scene, FailingDisk(scene.root, number, stop))
+            if ended.code or scene.check() != expected:
                 failed += 1
                 check_reported(scene, ended, number)
-            assert scene.run(verb) == 0
-            assert scene.check(verb, scene.root) == expected
-            assert tree(scene.log_dir) == before
+            assert scene.run() == 0
+            assert scene.check() == expected
+            scene.check_end()
+            scene.check_undone()
+            assert tree(scene.source) == before
     assert failed > 2, "the disk failed where it does not matter"

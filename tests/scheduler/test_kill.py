@@ -18,7 +18,7 @@ import pytest
 
 from resnap.storage.stores.local import is_temporary
 from tests.scheduler.files import tree
-from tests.scheduler.shipped import Range, check_content, check_store, eligible, entries, files_of, manifests
+from tests.scheduler.shipped import Range, check_content, check_store, eligible, files_of, manifests
 from tests.stores.fault_proxy import Fault, Reply, ResetError, proxying
 
 if TYPE_CHECKING:
@@ -143,23 +143,6 @@ def test_shipping_to_a_bucket_killed_at_any_instant_ends_whole_with_one_more_run
     assert command(*arguments, **bucket.variables).code == 0
     assert check_store(bucket.objects(), strict=False) == must
     check_content(bucket.objects(), fixture.data, fixture.expected)
-
-
-def test_regenerating_killed_at_any_instant_leaves_whole_snapshots_only(
-    resnap: Resnap, command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
-) -> None:
-    fixture, out, draw = fixture_set("kafka-2.7.2-then-3.9.1"), tmp_path / "out", random.Random(7)
-    arguments = ("regenerate", fixture.data, "--into", out, *ROLL)
-    for instant in sorted(draw.randrange(31) for _ in range(4)):
-        with started(resnap, *arguments) as process:
-            wait_for(process, files_in(out), instant)
-            process.kill()
-            process.communicate()
-        for path in out.rglob("*.snapshot"):
-            theirs = fixture.expected / path.relative_to(out)
-            assert entries(path.read_bytes()) == entries(theirs.read_bytes())
-    assert command(*arguments).code == 0
-    assert len(list(out.rglob("*.snapshot"))) == 31
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])

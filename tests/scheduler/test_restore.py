@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import inspect
 import os
-import random
 import shutil
 from typing import TYPE_CHECKING, Final
 
@@ -18,20 +14,15 @@ from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
-from resnap.tiering.restoring import restorer
 from resnap.tiering.restoring.restorer import unfinished_name
 from resnap.tiering.selection import Scope
-from tests.power import Luck, Power
-from tests.scheduler.failing_disk import Killed, WatchedDisk, failing_at, kill_on_a_disk, killed_at
 from tests.scheduler.files import bases, file_at, fill, flip, tree
-from tests.scheduler.shipped import entries, manifests
+from tests.scheduler.shipped import check_whole, entries
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from resnap.storage.disk import Disk
-    from resnap.storage.errors import ResnapError
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
@@ -57,41 +48,6 @@ def log_dir(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
     for name in PARTITIONS:
         shutil.rmtree(tmp_path / "data" / name)
     return tmp_path / "data"
-
-
-def restore(store: Path, log_dir: Path, disk: Disk | None = None, topics: tuple[str, ...] = ()) -> list[ResnapError]:
-    """Restore, and return what went wrong."""
-    request = Order(scope=Scope(sources=(store.as_uri(),), topics=topics), log_dirs=(log_dir,))
-    return [fault for one in restored(request, Sources(), Progress(), disk=disk) for fault in one.faults]
-
-
-def shipped_files(store: Path) -> dict[str, dict[str, str]]:
-    """Return digests of what belongs into each partition's directory, by the manifests, without any code of ours."""
-    found: dict[str, dict[str, str]] = {}
-    objects = {str(path.relative_to(store)): path.read_bytes() for path in store.rglob("*") if path.is_file()}
-    for one in sorted(manifests(objects).values(), key=lambda manifest: int(manifest["baseOffset"])):
-        files = found.setdefault(f"{one['topic']}-{one['partition']}", {})
-        for entry in one["objects"]:
-            at = one["nextBaseOffset"] if entry["kind"] == "snapshot" else one["baseOffset"]
-            is_checkpoint = entry["kind"] == "leader-epoch-checkpoint"
-            files[entry["kind"] if is_checkpoint else f"{at:020d}.{entry['kind']}"] = entry["sha256"]
-    return found
-
-
-def check_whole(store: Path, log_dir: Path, *, killed: bool = False) -> set[str]:
-    """Check that every partition in ``log_dir`` is whole, and that what is in the making waits for its removal."""
-    wanted, whole = shipped_files(store), set()
-    for path in log_dir.iterdir():
-        name = parse_partition_dir_name(path.name) if path.is_dir() else None
-        if name is not None and name.kind is DirKind.DELETE:
-            assert killed, f"{path} was left"
-        elif path.name in wanted:
-            there = {one.name: hashlib.sha256(one.read_bytes()).hexdigest() for one in path.iterdir()}
-            metadata = there.pop("partition.metadata", None)
-            assert (path.name, there) == (path.name, wanted[path.name])
-            assert metadata is None or "topic_id: " in (path / "partition.metadata").read_text()
-            whole.add(path.name)
-    return whole
 
 
 def test_every_file_comes_back_as_it_was_and_a_second_run_finds_it_there(
@@ -277,90 +233,6 @@ def test_only_a_log_dir_and_only_what_was_shipped(command: Resnap, store: Path, 
     assert command("restore", broker_log.as_uri(), "--into", broker_log).code == 2
     ran = command("restore", f"{store.as_uri()}-mistyped", "--into", broker_log)
     assert (ran.code, "holds no tiered segment" in ran.err, "log.dirs" in ran.err) == (2, True, False)
-
-
-def steps_of(store: Path, scratch: Path) -> int:
-    disk = WatchedDisk()
-    scratch.mkdir()
-    restore(store, scratch, disk, ("payments",))
-    return disk.steps
-
-
-@pytest.mark.slow
-def test_a_kill_before_any_step_leaves_whole_partitions_and_the_next_run_completes(store: Path, quick: Path) -> None:
-    seen = set()
-    for step in range(0, steps_of(store, quick / "count"), 13):
-        log_dir = quick / f"killed-{step}"
-        log_dir.mkdir()
-        with pytest.raises(Killed):
-            restore(store, log_dir, killed_at(step))
-        seen.add(len(check_whole(store, log_dir, killed=True)))
-        assert restore(store, log_dir) == []
-        assert check_whole(store, log_dir) == set(PARTITIONS)
-        shutil.rmtree(log_dir)
-    assert seen == {0, 1}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES])
-def test_a_disk_that_fails_at_any_step_is_reported(store: Path, quick: Path, number: int) -> None:
-    for step in range(1, steps_of(store, quick / "count"), 37):
-        log_dir = quick / f"failed-{step}"
-        log_dir.mkdir()
-        errors = restore(store, log_dir, failing_at(step, number))
-        assert errors
-        assert all(os.strerror(number) in str(error) and error.hint for error in errors)
-        check_whole(store, log_dir, killed=True)
-        restore(store, log_dir)
-        assert check_whole(store, log_dir) == set(PARTITIONS)
-        shutil.rmtree(log_dir)
-
-
-def _watch_power(store: Path, quick: Path, forgets: str | None = None) -> None:
-    """Restore, and check what a loss of power would leave on the way, and at the end that all would be there."""
-    log_dir, left = quick / "data", quick / "left"
-    log_dir.mkdir()
-
-    def check(power: Power) -> None:
-        for luck in Luck:
-            check_whole(store, power.survivors(left, luck=luck), killed=True)
-
-    Power(log_dir, check, forgets, looks_at_names=True).watch(lambda: restore(store, log_dir), left)
-    assert check_whole(store, left) == set(PARTITIONS)
-
-
-def test_a_loss_of_power_after_any_step_leaves_whole_partitions(store: Path, quick: Path) -> None:
-    _watch_power(store, quick)
-
-
-SYNCS: Final = ("disk._write", "restorer._make_durable", "restorer._publish")
-
-
-@pytest.mark.parametrize("forgotten", SYNCS)
-def test_each_sync_is_needed(store: Path, quick: Path, forgotten: str) -> None:
-    with pytest.raises(AssertionError):
-        _watch_power(store, quick, forgotten)
-
-
-def test_every_sync_of_the_code_is_among_those_that_are_shown_to_be_needed() -> None:
-    source = inspect.getsource(restorer)
-    assert source.count(".sync_directory(") + source.count(".sync(") == len(SYNCS) - 1, "the first is that of each file"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [12, pytest.param(500, marks=pytest.mark.heavy)])
-def test_a_kill_at_any_instant_leaves_whole_partitions(store: Path, quick: Path, kills: int) -> None:
-    draw, states = random.Random(kills), set()
-    log_dir, steps = quick / "data", steps_of(store, quick / "count")
-    for number in range(kills):
-        if number % 4 == 0:
-            shutil.rmtree(log_dir, ignore_errors=True)
-            log_dir.mkdir()
-        kill_on_a_disk(lambda disk: restore(store, log_dir, disk), draw, steps)
-        states.add(len(check_whole(store, log_dir, killed=True)))
-    restore(store, log_dir)
-    assert check_whole(store, log_dir) == set(PARTITIONS)
-    assert len(states) > 1, f"the kills came too early or too late: {states}"
 
 
 def test_a_full_disk_is_reported_and_the_same_command_continues(command: Resnap, store: Path, tiny_disk: Path) -> None:
