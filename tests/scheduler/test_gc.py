@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import pytest
 
@@ -84,13 +85,17 @@ def test_an_object_is_deleted_in_the_version_that_was_listed_if_the_store_was_se
     *,
     keeps_conditions: bool,
 ) -> None:
+    staged = f".staging/{UUID(int=1)}/payments-0/{1:020d}.snapshot"
+    (store / staged).parent.mkdir(parents=True)
+    (store / staged).write_bytes(b"x")
+    os.utime(store / staged, (LONG_AGO_S, LONG_AGO_S))
     listed = {row["key"] for row in command("gc", store.as_uri(), "--output", "json").document["garbage"]}
-    replaced, delete, asked = min(listed), LocalObjectStore.delete, {}
+    replaced, delete, asked = {staged, max(listed)}, LocalObjectStore.delete, {}
 
     def replace_and_delete(self: LocalObjectStore, key: str, *, etag: str | None = None) -> None:
         if key in listed:
             asked[key] = etag is not None
-        if key == replaced and (store / key).exists():
+        if key in replaced and (store / key).exists():
             before = (store / key).stat()
             (store / "other").write_bytes(bytes(before.st_size))
             os.utime(store / "other", ns=(before.st_mtime_ns, before.st_mtime_ns))
@@ -100,7 +105,7 @@ def test_an_object_is_deleted_in_the_version_that_was_listed_if_the_store_was_se
     monkeypatch.setattr(LocalObjectStore, "delete", replace_and_delete)
     ran = command("gc", store.as_uri(), "--delete", *promise)
     assert (ran.code, asked) == (0, dict.fromkeys(listed, keeps_conditions))
-    stays = {replaced} if keeps_conditions else set()
+    stays = replaced if keeps_conditions else set()
     assert f"Deleted {len(listed - stays)} objects" in ran.out
     assert listed & files_of(store).keys() == stays
 

@@ -15,7 +15,7 @@ from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.deleting import collect, find_garbage
 from resnap.tiering.shipping.lease import leased
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
-from tests.tiering.stores import BeginningStore, PassingStore, ReplacingStore, flip_byte
+from tests.tiering.stores import BeginningStore, PassingStore, flip_byte
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,27 +80,6 @@ def test_what_a_killed_run_left_is_garbage_once_it_is_old(store: MemoryObjectSto
     assert find_garbage(store, older_than_ms=DAY_MS).younger == 2
     clock.now_ms += DAY_MS
     assert cleaned(store) == {key for key in young - left if key.startswith((".staging", ".resnap"))}
-
-
-@pytest.mark.parametrize("is_conditional", [True, False])
-def test_what_is_replaced_in_the_moment_of_its_deletion_stays_where_the_store_keeps_conditions(
-    store: MemoryObjectStore, clock: Clock, *, is_conditional: bool
-) -> None:
-    left = {entry.key for entry in manifests(store)[0].objects}
-    store.delete(manifest_keys(store)[0])
-    staged = f".staging/{uuid4()}/payments-0/00000000000000000001.snapshot"
-    store.put(staged, b"x")
-    clock.now_ms += 2 * DAY_MS
-    replaced = {min(left), staged}
-    garbage = find_garbage(store, older_than_ms=DAY_MS)
-    before = keys(store)
-    collected = collect(
-        ReplacingStore(store, set(replaced)), garbage, who="gc", now_ms=0, is_conditional=is_conditional
-    )
-    stays = replaced if is_conditional else set()
-    assert {one.key for one in collected} == (left | {staged}) - stays
-    assert before - keys(store) == (left | {staged}) - stays
-    assert {store.get(key) for key in stays} <= {b"of another writer"}
 
 
 @pytest.mark.parametrize(
