@@ -319,8 +319,8 @@ def _content(directory: Path, name: str) -> bytes | None:
 
 
 def _names(path: Path) -> set[str]:
-    with readable(path), os.scandir(path) as entries:
-        return {entry.name for entry in entries}
+    with readable(path):
+        return set(os.listdir(path))  # noqa: PTH208 - it makes no value of each name
 
 
 def _is_partition(names: set[str]) -> bool:

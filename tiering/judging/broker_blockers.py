@@ -195,7 +195,9 @@ def _in_newest_snapshot(
         return None
     try:
         content = sources.read(newest)
-        if not (read_snapshot_array(content)["current_txn_first_offset"] != NO_OPEN_TRANSACTION).any():
+        array = read_snapshot_array(content)
+        open_ms = array["timestamp"][array["current_txn_first_offset"] != NO_OPEN_TRANSACTION]
+        if not len(open_ms) or int(array["timestamp"].max()) - int(open_ms.min()) <= transaction_max_timeout_ms:
             return None
         entries = read_snapshot(content).values()
     except (FormatError, LogDirError, ObjectNotFoundError):
