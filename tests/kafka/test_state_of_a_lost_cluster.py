@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from resnap.storage.messages.wire import ZERO_UUID
-from resnap.tiering.cluster_state.state import read_state
+from resnap.storage.stores.urls import open_store
+from resnap.tiering.cluster_state.state import merged
+from resnap.tiering.cluster_state.stored import named_state
 from resnap.tiering.controller.metadata.folding import load_image
 from tests.kafka.brokers import SMALL, Broker, eventually
 from tests.kafka.releases import HERE, PATIENCE_S, brought
@@ -21,10 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from resnap.tiering.cluster_state.state import ClusterMetadata
+    from resnap.tiering.cluster_state.state import ClusterMetadata, ClusterState
+    from resnap.tiering.controller.metadata.image import MetadataImage
     from resnap.tiering.controller.metadata.records import AccessControlEntryRecord
     from tests.kafka.releases import Release
-    from tests.scheduler.conftest import Ran, Resnap
+    from tests.scheduler.conftest import Resnap
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
@@ -39,6 +43,8 @@ SHARE: Final = {
     "share.coordinator.state.topic.min.isr": 1,
     "share.coordinator.state.topic.num.partitions": 1,
 }
+REPLICATED: Final = {"offsets.topic.replication.factor": 2, "offsets.topic.num.partitions": 3}
+"""Each broker has two of the three partitions, and each of the three groups below is in another one."""
 FIRST_WITH_SHARE_GROUPS: Final = (4, 2)
 CONSUMER_GROUPS: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 ACLS, CONFIGS = "kafka.admin.AclCommand", "kafka.admin.ConfigCommand"
@@ -53,6 +59,8 @@ SET: Final = (
     (CONFIGS, "--alter --entity-type brokers --entity-default --add-config log.cleaner.threads=2"),
 )
 """What an operator had set."""
+EARLY: Final = 4
+"""How much of it before a broker stopped."""
 SHOWN: Final = (
     (ACLS, "--list"),
     (CONFIGS, "--describe --entity-type users"),
@@ -112,15 +120,15 @@ def joined_share_groups(broker: Broker) -> list[str]:
     return ["sharers"]
 
 
-def key_of(ran: Ran) -> str:
+def exported(command: Resnap, *arguments: object) -> str:
+    """Export a state; return its key."""
+    ran = command(*arguments, "--output", "json")
+    assert ran.code == 0, ran.err
     return str(ran.document["key"])
 
 
-def assert_told_alike(command: Resnap, broker: Broker, store: Path, exported: Path) -> None:
-    """Assert that the running cluster tells the same as the log dirs of its node, but for secrets."""
-    ran = command("export-cluster", "--bootstrap-server", broker.address, "--to", store.as_uri(), "--output", "json")
-    assert ran.code == 0, ran.err
-    told, read = (read_state(path.read_bytes()) for path in (store / key_of(ran), exported))
+def assert_told_alike(told: ClusterState, read: ClusterState) -> None:
+    """Assert that the running cluster tells the same as the log dirs of its nodes, but for secrets."""
     assert (told.cluster_id, told.node_id, told.groups) == (read.cluster_id, None, read.groups)
     assert told.share_groups == read.share_groups
     assert {one.partition: set(one.groups) for one in told.offsets if one.groups} == {
@@ -132,74 +140,133 @@ def assert_told_alike(command: Resnap, broker: Broker, store: Path, exported: Pa
     assert theirs.offset >= ours.offset
     assert (theirs.topics, theirs.configs, theirs.quotas) == (ours.topics, ours.configs, ours.quotas)
     assert entries(theirs) == entries(ours) != set()
-    assert (theirs.scram_credentials, theirs.secrets_left_out) == ((), 1)
+    users = tuple((one.name, one.mechanism) for one in ours.scram_credentials)
+    assert (theirs.scram_credentials, theirs.scram_left_out, theirs.secrets_left_out) == ((), users, 1)
 
 
-def entries(metadata: ClusterMetadata) -> set[AccessControlEntryRecord]:
+def entries(metadata: ClusterMetadata | MetadataImage) -> set[AccessControlEntryRecord]:
     """Return the access control entries without their ids, which brokers do not tell."""
     return {replace(one, id=ZERO_UUID) for one in metadata.access_control_entries}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A cluster that is gone, and what is left of it."""
+
+    store: str
+    image: MetadataImage
+    shown: list[list[str]]
+    """What Kafka's tools showed of it."""
+    told: str
+    """The key of what the cluster told."""
+    nodes: set[str]
+    """The keys of what its nodes knew."""
+    last: int
+    """Where team/end is in payments-0."""
+    sharers: list[str]
+
+
+def live_and_die(command: Resnap, kafka: Release, tools: Tools, root: Path) -> Lost:
+    """Let a cluster of three brokers live, be shipped and exported, and die; none of them knows all groups.
+
+    The third broker is the first that stops, and is exported last: what it knows, the others have known better since.
+    """
+    version, store = kafka.version, (root / "store").as_uri()
+    own = AUTHORIZER | SHARE | REPLICATED
+    old = Broker(kafka, [root / "1" / "data"], own)
+    others = [Broker(kafka, [root / str(node) / "data"], own, node=node, joins=old) for node in (2, 3)]
+    cluster = [old, *others]
+    with ExitStack() as running:
+        for broker in cluster:
+            broker.root.mkdir()
+            broker.start()
+            running.callback(broker.stop)
+        for broker in cluster:
+            broker.await_start()
+        for topic, partitions in TOPICS.items():
+            old.drive("create", topic, partitions, *SMALL[version])
+            for partition in range(partitions):
+                old.drive("append", topic, partition, 80)
+        for tool, arguments in SET[:EARLY]:
+            tools.run(old, tool, arguments)
+        last = end_of(old, 0, "read_uncommitted")
+        groups(old, "commit", "billing", "payments", 0, 4, "")
+        groups(old, "commit", "billing", "payments", 1, 3, "")
+        groups(old, "transact", "billing", "payments", 1, 12, "commit")
+        groups(old, "transact", "billing", "payments", 0, 99, "abort")
+        groups(old, "commit", "team/end", "payments", 0, last - 1, "")
+        groups(old, "commit", "reports", "payments", 0, 4, "")
+        sharers = joined_share_groups(old)
+        others[-1].stop()
+        groups(old, "commit", "billing", "payments", 0, 10, "hello")
+        groups(old, "commit", "team/end", "payments", 0, last, "")
+        groups(old, "commit", "reports", "payments", 0, 5, "")
+        for tool, arguments in SET[EARLY:]:
+            tools.run(old, tool, arguments)
+        shown = tools.shown(old)
+        nodes = [exported(command, "export", broker.log_dirs[0], "--credentials", "--to", store) for broker in cluster]
+        told = exported(command, "export-cluster", "--bootstrap-server", old.address, "--to", store)
+        for broker in cluster[:2]:
+            broker.kill()
+    states = [named_state(open_store(store), key) for key in nodes]
+    assert [state.groups == merged(states).groups for state in states] == [False] * 3
+    assert_told_alike(named_state(open_store(store), told), merged(states))
+    for broker in cluster:
+        there = [topic for topic in TOPICS if any(broker.log_dirs[0].glob(f"{topic}-*"))]
+        select = [word for topic in there for word in ("--topic", topic)]
+        tier = ("tier", broker.log_dirs[0], *select, "--to", store, "--as-of", "roll", "--engine", "local")
+        assert not there or command(*tier).code == 0
+    image = load_image(old.log_dirs[0])
+    return Lost(store=store, image=image, shown=shown, told=told, nodes=set(nodes), last=last, sharers=sharers)
+
+
+def check_goes_on(command: Resnap, lost: Lost, new: Broker, tools: Tools, *, is_told: bool) -> None:
+    """Restore the lost cluster from its bucket, by what its nodes knew and it told, or by that alone; go on with it."""
+    new.root.mkdir()
+    new.format()
+    data, offsets = new.log_dirs[0], new.root / "offsets"
+    restore = ("restore", lost.store, "--into", data, "--new-cluster", data, "--offsets-to", offsets)
+    ran = command(*restore, *(("--cluster-state", lost.told) if is_told else ()), "--output", "json")
+    assert ran.code == 0, ran.err
+    state = ran.document["summary"]["newCluster"]["clusterState"]
+    assert set(state["objects"]) == {lost.told} | (set() if is_told else lost.nodes)
+    ends = {(row["topic"], row["partition"]): row["endOffset"] for row in ran.document["partitions"]}
+    end = ends["payments", 0]
+    assert end < lost.last
+    assert {group["group"]: group["cut"] for group in state["groups"]} == {
+        "team/end": [{"topic": "payments", "partition": 0, "committedOffset": lost.last, "endOffset": end}],
+        "billing": [],
+        "reports": [],
+    }
+    assert f"team/end at payments-0 from {lost.last} to {end}" in ran.err
+    assert ("the offsets of 1 share group (sharers) are not restored" in ran.err) is bool(lost.sharers)
+    assert ("1 password or SCRAM credential was not exported" in ran.err) is is_told
+    with new.running():
+        end_transactions(new, sorted(set(re.findall(r"kafka-transactions\.sh (\S+ \S+ abort .*?) \(", ran.err))))
+        without_users = [[line for line in lines if "SCRAM" not in line] for lines in lost.shown]
+        assert without_users != lost.shown
+        assert tools.shown(new) == (without_users if is_told else lost.shown)
+        script = ["sh", str(offsets / "reset-offsets.sh"), new.address]
+        path = {"PATH": tools.script(new.root)}
+        done = subprocess.run(script, env=path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert (offset_of(tools, new, "team/end", 0), offset_of(tools, new, "reports", 0)) == (end, 5)
+        assert groups(new, "consume", "billing", "payments", 40).split() == ["0", "10", "1", "12"]
+        assert groups(new, "write", "audit").split() == ["TopicAuthorizationException"]
+        assert int(groups(new, "write", "payments")) >= end
+        eventually(lambda: load_image(data).quotas, "the quotas are not there")
+    theirs, ours = lost.image, load_image(data)
+    assert ours.scram_credentials == (() if is_told else theirs.scram_credentials)
+    assert entries(ours) == entries(theirs) != set()
+    assert ours.quotas == theirs.quotas != {}
 
 
 @pytest.mark.parametrize("version", ["3.9.1", pytest.param("4.4.0", marks=pytest.mark.heavy)])
 def test_consumers_go_on_and_rules_hold_in_the_cluster_that_a_bucket_gave(
     command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
 ) -> None:
-    kafka, tools, store = release(version), Tools(release("3.9.1")), (tmp_path / "store").as_uri()
-    old = Broker(kafka, [tmp_path / "old" / "data"], AUTHORIZER | SHARE)
-    old.root.mkdir()
-    with old.running():
-        for topic, partitions in TOPICS.items():
-            old.drive("create", topic, partitions, *SMALL[version])
-            for partition in range(partitions):
-                old.drive("append", topic, partition, 80)
-        for tool, arguments in SET:
-            tools.run(old, tool, arguments)
-        last = end_of(old, 0, "read_uncommitted")
-        groups(old, "commit", "billing", "payments", 0, 10, "hello")
-        groups(old, "commit", "billing", "payments", 1, 3, "")
-        groups(old, "transact", "billing", "payments", 1, 12, "commit")
-        groups(old, "transact", "billing", "payments", 0, 99, "abort")
-        groups(old, "commit", "team/tip", "payments", 0, last, "")
-        sharers = joined_share_groups(old)
-        select = [word for topic in TOPICS for word in ("--topic", topic)]
-        tier = ("tier", old.log_dirs[0], *select, "--to", store, "--as-of", "roll", "--engine", "local")
-        assert command(*tier).code == 0
-        exported = command("export", old.log_dirs[0], "--to", store, "--credentials", "--output", "json")
-        assert (exported.code, exported.document["shareGroups"]) == (0, sharers), exported.err
-        assert_told_alike(command, old, tmp_path / "asked", tmp_path / "store" / key_of(exported))
-        expected = tools.shown(old)
-        old.kill()
-
-    new, offsets = Broker(kafka, [tmp_path / "new" / "data"], AUTHORIZER, cluster_id=NEW_CLUSTER), tmp_path / "offsets"
-    new.root.mkdir()
-    new.format()
-    data = new.log_dirs[0]
-    ran = command(
-        "restore", store, "--into", data, "--new-cluster", data, "--offsets-to", offsets, "--output", "json"
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    state = ran.document["summary"]["newCluster"]["clusterState"]
-    ends = {(row["topic"], row["partition"]): row["endOffset"] for row in ran.document["partitions"]}
-    end = ends["payments", 0]
-    assert end < last
-    assert {group["group"]: group["cut"] for group in state["groups"]} == {
-        "team/tip": [{"topic": "payments", "partition": 0, "committedOffset": last, "endOffset": end}],
-        "billing": [],
-    }
-    assert f"team/tip at payments-0 from {last} to {end}" in ran.err
-    assert ("the offsets of 1 share group (sharers) are not restored" in ran.err) is bool(sharers)
-    with new.running():
-        end_transactions(new, sorted(set(re.findall(r"kafka-transactions\.sh (\S+ \S+ abort .*?) \(", ran.err))))
-        assert tools.shown(new) == expected
-        script = ["sh", str(offsets / "reset-offsets.sh"), new.address]
-        done = subprocess.run(script, env={"PATH": tools.script(tmp_path)}, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert offset_of(tools, new, "team/tip", 0) == end
-        assert groups(new, "consume", "billing", "payments", 40).split() == ["0", "10", "1", "12"]
-        assert groups(new, "write", "audit").split() == ["TopicAuthorizationException"]
-        assert int(groups(new, "write", "payments")) >= end
-        eventually(lambda: load_image(data).scram_credentials, "the users are not there")
-    theirs, ours = load_image(old.log_dirs[0]), load_image(data)
-    assert ours.scram_credentials == theirs.scram_credentials != ()
-    assert ours.access_control_entries == theirs.access_control_entries != ()
-    assert ours.quotas == theirs.quotas != {}
+    kafka, tools = release(version), Tools(release("3.9.1"))
+    lost = live_and_die(command, kafka, tools, tmp_path)
+    for is_told in (False, True):
+        new = Broker(kafka, [tmp_path / f"new-{is_told}" / "data"], AUTHORIZER, cluster_id=NEW_CLUSTER)
+        check_goes_on(command, lost, new, tools, is_told=is_told)
