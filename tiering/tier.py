@@ -22,7 +22,6 @@ from resnap.storage.errors import LockedError, VerificationError
 from resnap.storage.layouts.manifest import TOMBSTONE, SnapshotHow
 from resnap.storage.layouts.segments import Provenance
 from resnap.storage.processes import at_work_on
-from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.urls import open_store
 from resnap.storage.throttle import Throttle
 from resnap.storage.version import resnap_version
@@ -36,7 +35,7 @@ from resnap.tiering.selection import high_watermark_of, looked_at, warn_unmatche
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.remainder import remainder
-from resnap.tiering.shipping.segment_copy import CopyTask
+from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
 from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
@@ -49,14 +48,12 @@ if TYPE_CHECKING:
 
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.storage.errors import ResnapError
-    from resnap.storage.layouts.protocol import Layout
     from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.judging.planning import SavedPlan
     from resnap.tiering.planner import Planned, Planner, Replayed
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
-    from resnap.tiering.shipping.delivery import Verification
     from resnap.tiering.shipping.segment_bundle import CopyOrder
     from resnap.tiering.shipping.segment_copy import CopiedSegment
 
@@ -64,20 +61,6 @@ STAGING_PREFIX: Final = ".staging"
 _JOIN_REMOTE: Final = (
     "give --remote URL, the store that brokers tier to: with what it holds of the log, the snapshots become correct"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uploading:
-    """Settings for uploading objects."""
-
-    parallel: int = 1
-    """Partitions, segments of all of them together, and objects of a segment, at once."""
-    is_parallel_asked: bool = True
-    """Whether it was given; else executors of other machines have as many segments as they have room for."""
-    bytes_per_s: int | None = None
-    verification: Verification = "auto"
-    layout: Layout = field(default_factory=partial(layout_named, "flat"))
-    """How the keys and manifests of the store are made."""
 
 
 class Left(NamedTuple):
@@ -373,12 +356,9 @@ def _executors(work: TierWork, staging_url: str) -> Iterator[TaskPool[CopyOrder,
     task = CopyTask(
         store_url=work.store.url,
         staged_url=staging_url,
-        layout=uploading.layout,
+        uploading=replace(uploading, bytes_per_s=bytes_per_s),
         rules=work.planner.rules,
         sources=engine.reading.sources,
-        verification=uploading.verification,
-        parallel=uploading.parallel,
-        bytes_per_s=bytes_per_s,
     )
     with engine.task_pool(task, "copying segments", most_tasks=most_tasks, most_items=asked) as pool:
         yield pool

@@ -20,8 +20,8 @@ from resnap.storage.words import instant
 from resnap.tiering.engine import Engine
 from resnap.tiering.planner import Planner
 from resnap.tiering.run_cache.run_cache import CacheFiles, RunCache
+from resnap.tiering.shipping.segment_copy import Uploading
 from resnap.tiering.shipping.stored_rules import Asked
-from resnap.tiering.tier import Uploading
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:

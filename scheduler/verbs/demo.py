@@ -31,9 +31,10 @@ from resnap.storage.stores.urls import open_store
 from resnap.storage.words import human_bytes, human_count, human_duration, some
 from resnap.tiering.planner import Planner
 from resnap.tiering.selection import Scope
+from resnap.tiering.shipping.segment_copy import Uploading
 from resnap.tiering.shipping.shipment import PartitionShipment
 from resnap.tiering.store_check import store_checks
-from resnap.tiering.tier import TieredPartition, TierRow, TierWork, Uploading, tier
+from resnap.tiering.tier import TieredPartition, TierRow, TierWork, tier
 
 PACKED: Final = Path(__file__).with_suffix(".tar.xz")
 TEMPORARY_PREFIX: Final = "resnap-demo-"

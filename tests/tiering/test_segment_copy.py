@@ -13,7 +13,7 @@ from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyTask, _delivery
+from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyTask, Uploading, _delivery
 from resnap.tiering.shipping.shipment import Shipper
 from resnap.tiering.verifying.verification import ReadTask, StoreReader
 from tests.fixture_sets import AIVEN
@@ -84,14 +84,11 @@ def test_what_is_copied_elsewhere_is_what_is_copied_here(
     task = CopyTask(
         store_url=there.as_uri(),
         staged_url=order.staged.as_uri(),
-        layout=layout,
+        uploading=Uploading(layout=layout, verification="read-back", parallel=2, bytes_per_s=1 << 30),
         rules=order.rules,
         sources=PLAIN,
-        verification="read-back",
-        parallel=2,
-        bytes_per_s=1 << 30,
     )
-    delivery, _ = _delivery(task.store_url, task.sources, task.verification, task.parallel, task.bytes_per_s)
+    delivery, _ = _delivery(task.store_url, task.sources, task.uploading)
     delivery.complain("the store does not copy")
     warnings: set[str] = set()
     expected, found = ship(order, here, layout), ship(order, there, layout, task, warnings)

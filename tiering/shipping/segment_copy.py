@@ -12,13 +12,15 @@ before anything is replayed.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.disk import unread_error
 from resnap.storage.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, VerificationError
 from resnap.storage.layouts.manifest import TOMBSTONE
+from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.protocol import WireStore, length_of
 from resnap.storage.threads import made_once
 from resnap.storage.throttle import Throttle
@@ -137,32 +139,40 @@ def _blaming_the_segment(order: CopyOrder) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Uploading:
+    """Settings for uploading objects."""
+
+    parallel: int = 1
+    """Partitions, segments of all of them together, and objects of a segment, at once."""
+    is_parallel_asked: bool = True
+    """Whether it was given; else executors of other machines have as many segments as they have room for."""
+    bytes_per_s: int | None = None
+    verification: Verification = "auto"
+    layout: Layout = field(default_factory=partial(layout_named, "flat"))
+    """How the keys and manifests of the store are made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTask:
     """Copies an order on an executor, with all arguments of ``copy_segment`` opened there."""
 
     store_url: str
     staged_url: str
-    layout: Layout
+    uploading: Uploading
+    """Its limit is of one process."""
     rules: ReplayRules
     sources: Sources
-    verification: Verification
-    parallel: int
-    """Objects of one segment at once."""
-    bytes_per_s: int | None
-    """What one process may send and read back."""
 
     def __call__(self, order: CopyOrder) -> CopiedSegment:
         """Return the copied segment."""
-        delivery, said = _delivery(self.store_url, self.sources, self.verification, self.parallel, self.bytes_per_s)
+        delivery, said = _delivery(self.store_url, self.sources, self.uploading)
         staged = self.sources.store(self.staged_url)
-        copied = copy_segment(order, delivery, layout=self.layout, staged=staged, rules=self.rules)
+        copied = copy_segment(order, delivery, layout=self.uploading.layout, staged=staged, rules=self.rules)
         return replace(copied, warnings=tuple(said))
 
 
 @made_once(maxsize=4)
-def _delivery(
-    store_url: str, sources: Sources, verification: Verification, parallel: int, bytes_per_s: int | None
-) -> tuple[Delivery, list[str]]:
+def _delivery(store_url: str, sources: Sources, uploading: Uploading) -> tuple[Delivery, list[str]]:
     """Return the delivery to a store, and what it has reported so far.
 
     There is one for each process, which tests the store's checks once.
@@ -170,9 +180,9 @@ def _delivery(
     said: list[str] = []
     delivery = Delivery(
         store=sources.store(store_url),
-        verification=verification,
-        parallel=parallel,
-        throttle=Throttle(bytes_per_s=bytes_per_s),
+        verification=uploading.verification,
+        parallel=uploading.parallel,
+        throttle=Throttle(bytes_per_s=uploading.bytes_per_s),
         complain=said.append,
     )
     return delivery, said
