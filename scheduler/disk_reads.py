@@ -1,23 +1,33 @@
-"""Reads of log dirs and stores with a deadline, so that a caller never waits for a disk that does not answer.
+"""How this process reads disks beside a broker: with a deadline, and after the broker.
 
-A blocked system call, as on a network mount without its server, cannot be ended. So each read uses one of a few
-threads, and the caller waits only until a deadline. If all threads are stuck, the next read is refused at once, and
-work without log dirs continues. The threads do not prevent the process from ending.
+``DiskReads`` reads log dirs and stores with a deadline, so that a caller never waits for a disk that does not answer. A
+blocked system call, as on a network mount without its server, cannot be ended. So each read uses one of a few threads,
+and the caller waits only until a deadline. If all threads are stuck, the next read is refused at once, and work without
+log dirs continues. The threads do not prevent the process from ending.
+
+``set_io_priority`` lets a broker on the same machine read first. Threads inherit the priority from the thread that
+starts them, so it is set before any are started. Only some I/O schedulers use priorities (``bfq``, ``mq-deadline``);
+others ignore them, and failing to set one is not an error.
+
+Source: ``ioprio_set(2)``.
 """
 
 from __future__ import annotations
 
 import contextvars
+import ctypes
+import platform
 import threading
 import time
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from resnap.storage.errors import CancelledError, LogDirError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 READ_S: Final = 30.0
 """For what reads small files of one partition."""
@@ -101,3 +111,21 @@ def _no_answer(why: str) -> LogDirError:
         f"the disk or store does not answer: {why}",
         hint="check the disk or server that it is mounted from (dmesg, mount); reads of other places continue",
     )
+
+
+_SYSTEM_CALLS: Final = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
+"""Number of ``ioprio_set``, for which C libraries have no function."""
+_THIS_THREAD: Final = (1, 0)
+"""``IOPRIO_WHO_PROCESS``, and 0 for the calling process."""
+_CLASS_SHIFT: Final = 13
+_VALUES: Final[dict[str, int]] = {"low": 2 << _CLASS_SHIFT | 7, "idle": 3 << _CLASS_SHIFT}
+"""The last of the levels of ``best-effort``, and the class that reads when no other process does."""
+
+
+def set_io_priority(priority: Literal["normal", "low", "idle"]) -> bool:
+    """Set the priority of this thread and of those it starts; return whether the system took it."""
+    call = _SYSTEM_CALLS.get(platform.machine())
+    if priority == "normal" or call is None or platform.system() != "Linux":
+        return False
+    refused: int = ctypes.CDLL(None).syscall(call, *_THIS_THREAD, _VALUES[priority])
+    return not refused

@@ -98,7 +98,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "export",
     ),
     "export-cluster": CommandRow(
-        f"{_VERBS}.export_cluster",
+        f"{_VERBS}.export:CLUSTER_VERB",
         "Write the same, asked of the running cluster.",
         "resnap export-cluster --bootstrap-server broker-1:9092 --to s3://tiered/cluster-1 --keep 288",
         "export-cluster",

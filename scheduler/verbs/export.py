@@ -1,20 +1,23 @@
-"""`resnap export`: writes what a node knows of its cluster, besides records, to a store."""
+"""`resnap export` and `resnap export-cluster`: write what a cluster has besides records to a store."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resnap.scheduler.cli.flags import METADATA, S3, SERVER, WRITE
-from resnap.scheduler.job.contract import Reported, Request, Verb, View
+from resnap.scheduler.cli.flags import CLUSTER, METADATA, S3, SERVER, WRITE
+from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
+from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.settings.values import is_secret_name
 from resnap.scheduler.verbs.restored_state import share_groups
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import human_bytes, instant, some
+from resnap.tiering.cluster.live_state import ask_cluster_state
 from resnap.tiering.cluster_state.reading import read_cluster_state
 from resnap.tiering.cluster_state.state import write_state
 from resnap.tiering.cluster_state.stored import delete_older, keep_state, state_key
@@ -190,6 +193,51 @@ VERB = Verb(
     request=Asked,
     run=run,
     view=lambda _, context: ExportView(dry_run=context.settings.dry_run),
+    to="to",
+    is_short=True,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterAsked(Request):
+    """Write what a running cluster tells of itself to a store: groups' offsets, ACLs, quotas, configuration.
+
+    Like `resnap export`, with one command for all brokers, from anywhere, and for clusters with ZooKeeper, too. Brokers
+    tell no passwords, nor SCRAM credentials. The user of --command-config needs DESCRIBE of cluster, topics and groups,
+    and DESCRIBE_CONFIGS. `resnap restore --new-cluster` takes the last object.
+    """
+
+    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store that `resnap tier --to` ships to.")]
+    keep: Annotated[
+        int | None,
+        typer.Option(
+            "--keep", metavar="N", min=1, help="Delete all but the last N that were asked for; else all are kept."
+        ),
+    ] = None
+
+
+def ask_cluster(request: ClusterAsked, context: Context) -> Iterator[Reported[Exported]]:
+    """Yield what was written; with ``dry_run`` what would be.
+
+    Raises:
+        UsageError: the store has no such URL.
+        ConfigurationError: no cluster is named.
+        ClusterError: it does not answer, or refuses a request.
+        StoreError: the store failed.
+
+    """
+    store = open_store(request.to, context.settings.s3())
+    with cluster_of(context.settings) as cluster:
+        state, faults = ask_cluster_state(cluster, taken_ms=context.clock.now_ms())
+    yield exported(state, faults, store, request.keep, context)
+
+
+CLUSTER_VERB = Verb(
+    takes=(CLUSTER, WRITE, S3),
+    request=ClusterAsked,
+    run=ask_cluster,
+    view=lambda _, context: ExportView(dry_run=context.settings.dry_run),
+    reads="cluster",
     to="to",
     is_short=True,
 )

@@ -26,7 +26,7 @@ from resnap.scheduler.cli.flags import (
     UPLOAD,
     WRITE,
 )
-from resnap.scheduler.io_priority import set_io_priority
+from resnap.scheduler.disk_reads import set_io_priority
 from resnap.scheduler.job.contract import (
     Mismatch,
     PartitionState,
