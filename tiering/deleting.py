@@ -260,7 +260,9 @@ def is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
         now = store.head(info.key)
         if (now.size_bytes, now.modified_ms // 1000) == (info.size_bytes, info.modified_ms // 1000):
             return True
-        return listed_object(store, info.key) == info
+        # rclone gives ETags with quotes in a HEAD and without them in a listing.
+        is_same = now.etag.strip('"') == info.etag.strip('"')
+        return is_same and listed_object(store, info.key) == info
     except ObjectNotFoundError:
         return False
 
