@@ -33,7 +33,7 @@ from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at
 from resnap.storage.stores.keeping import Kept
-from resnap.storage.stores.urls import is_store_url, open_store
+from resnap.storage.stores.urls import is_store_url, without_slash
 from resnap.storage.words import agreeing, human_bytes, human_count, second, some
 from resnap.tiering.judging.planning import can_be_tiered
 from resnap.tiering.selection import looked_at, nothing_in
@@ -187,7 +187,7 @@ def _of_store(request: Asked, url: str, context: Context) -> Results[Result]:
         UsageError: nothing that was shipped is there.
 
     """
-    store = open_store(url, context.settings.s3())
+    store = Sources(s3=context.settings.s3()).store(without_slash(url))
     since_ms = None if request.since is None else _moment(request.since, context)
     journal = journal_of(context.settings, context.clock, store.url, context.warn)
     checks = store_checks(planner_of(context), store, request.scope, journal, since_ms=since_ms, kept=Kept())

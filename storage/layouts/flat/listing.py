@@ -14,7 +14,6 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -90,20 +89,20 @@ def topic_ids_of(store: ObjectStore, keys: Iterable[str]) -> TopicIds:
         StoreError: the store failed.
 
     """
-    places = [place for key in keys if (place := parse_key(key)) and place.extension == MANIFEST_EXTENSION]
-    places.sort(key=_topic_of)
-    unknown: dict[tuple[str, str], str] = {}
-    for topic, group in groupby(places, key=_topic_of):
-        by_id: dict[str, list[FlatKey]] = {}
-        for place in group:
-            by_id.setdefault(place.topic_id, []).append(place)
-        if UNKNOWN in by_id and len(by_id) > 1:
-            unknown[topic] = _owner_without_id(store, by_id)
-    return TopicIds(unknown)
-
-
-def _topic_of(place: FlatKey) -> tuple[str, str]:
-    return place.cluster, place.topic
+    by_topic: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for key in keys:
+        place = parse_key(key)
+        if place is not None and place.extension == MANIFEST_EXTENSION:
+            by_topic.setdefault((place.cluster, place.topic), {}).setdefault(place.topic_id, []).append(key)
+    return TopicIds(
+        {
+            topic: _owner_without_id(
+                store, {topic_id: [_place(key) for key in of_id] for topic_id, of_id in ids.items()}
+            )
+            for topic, ids in by_topic.items()
+            if UNKNOWN in ids and len(ids) > 1
+        }
+    )
 
 
 def _owner_without_id(store: ObjectStore, by_id: Mapping[str, Sequence[FlatKey]]) -> str:
@@ -207,18 +206,20 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
     """
     manifests: dict[str, ObjectInfo] = {}
     sizes: dict[str, int] = {}
-    listed = (info for info in store.list(listing_prefix(within)) if not is_tombstone(info))
-    found = [(parsed, info) for info in listed if (parsed := parse_key(info.key))]
-    topic_ids = topic_ids_of(store, (info.key for _, info in found))
-    for parsed, info in found:
-        is_wanted = "=" in parsed.topic or wants(parsed.topic)
-        if not is_wanted or not topic_ids.folder(parsed).startswith(within):
+    for info in store.list(listing_prefix(within)):
+        parsed = None if is_tombstone(info) else parse_key(info.key)
+        if parsed is None or not ("=" in parsed.topic or wants(parsed.topic)):
             continue
         if parsed.extension == MANIFEST_EXTENSION:
             manifests[info.key] = info
         else:
             beside = replace(parsed, extension=MANIFEST_EXTENSION).key
             sizes[beside] = sizes.get(beside, 0) + info.size_bytes
+    topic_ids = topic_ids_of(store, manifests)
+    if within:
+        belong = {key for key in {**manifests, **sizes} if topic_ids.folder(_place(key)).startswith(within)}
+        manifests = {key: info for key, info in manifests.items() if key in belong}
+        sizes = {key: size for key, size in sizes.items() if key in belong}
     return FlatListing(store, manifests, sizes, topic_ids)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import Any
+import tracemalloc
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 import pytest
@@ -15,9 +16,15 @@ from resnap.storage.layouts.flat.keys import (
     segment_ids,
     topic_prefix,
 )
-from resnap.storage.stores.protocol import MAX_KEY_BYTES, check_key, key_part
+from resnap.storage.layouts.flat.listing import list_shipped
+from resnap.storage.stores.protocol import MAX_KEY_BYTES, ObjectInfo, check_key, key_part
 from tests.cases import each
 from tests.storage.layouts.manifests import topics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from resnap.storage.stores.protocol import ObjectStore
 
 ID = UUID("6f8e0d8e-1234-5000-8000-0123456789ab")
 TOPIC_ID = "Wq8hHFTBRYOKdXyTr_4wRQ"
@@ -160,3 +167,37 @@ def test_whatever_differs_gives_another_segment_id(changes: dict[str, Any]) -> N
 
 def test_the_order_of_digests_does_not_matter() -> None:
     assert an_id(digests={"snapshot": "cd" * 32, "log": "ab" * 32}) == an_id()
+
+
+class ManySegments:
+    """A store that makes its listing up: ``count`` segments, each with an object of every extension."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        for number in range(self.count):
+            for extension in EXTENSIONS:
+                key = a_key(partition=number, segment_id=UUID(int=number, version=5), extension=extension)
+                if key.startswith(prefix):
+                    yield ObjectInfo(key=key, size_bytes=1000, modified_ms=1, etag=f'"{number:032x}"')
+
+
+def test_a_listing_holds_less_than_a_kilobyte_of_a_segment() -> None:
+    """So that the segments of a listing of a million stay below a gibibyte, while it is made, too."""
+    count = 2_000
+    tracemalloc.start()
+    try:
+        listing = list_shipped(cast("ObjectStore", ManySegments(count)), lambda _: True)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(listing.manifests) == len(listing.sizes) == count
+    assert peak_bytes / count < 1024
+
+
+def test_a_listing_of_a_partition_has_no_other() -> None:
+    within = f"c1/orders/{TOPIC_ID}/7/"
+    listing = list_shipped(cast("ObjectStore", ManySegments(20)), lambda _: True, within)
+    assert {listing.folder(key) for key in listing.manifests} == {within}
+    assert listing.sizes.keys() == listing.manifests.keys()
