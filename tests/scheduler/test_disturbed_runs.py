@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-VERBS: Final = ("install", "restore", "retain", "gc", "verify")
+VERBS: Final = ("regenerate", "tier", "install", "restore", "retain", "gc", "verify")
 STEPS: Final = frozenset({"open", "os.listdir", "os.scandir", "os.rename", "os.mkdir", "os.rmdir", "os.link"})
 """What is asked of the disk, by Python's audit events. Not that a file be removed: it would be left, half-made."""
 DAY_S: Final = 86_400

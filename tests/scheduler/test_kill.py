@@ -248,20 +248,6 @@ def test_who_waits_for_the_bandwidth_that_is_set_wakes_up_to_an_orderly_end(
     assert check_store(files_of(store), strict=False) == set()
 
 
-@pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM])
-def test_regenerating_that_is_interrupted_ends_with_the_code_of_the_signal(
-    resnap: Resnap, broker_log: Path, tmp_path: Path, told: signal.Signals
-) -> None:
-    out = tmp_path / "out"
-    with started(resnap, "regenerate", broker_log, "--into", out, *ROLL, "--output", "json") as process:
-        wait_for(process, files_in(out), 5)
-        process.send_signal(told)
-        _, err = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 128 + told
-    assert "Traceback" not in err
-    assert [key for key in files_of(out) if not key.endswith(".snapshot")] == []
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("told", "after_s"),
