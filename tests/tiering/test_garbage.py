@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from resnap.storage.errors import LockedError
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.deleting import collect, find_garbage
+from resnap.tiering.deleting import collect, find_garbage, is_as_it_was
 from resnap.tiering.shipping.lease import leased
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
 from tests.tiering.stores import BeginningStore, PassingStore, flip_byte
@@ -146,6 +146,21 @@ def test_an_object_written_again_or_named_between_two_listings_is_left(
     list(collect(watched(store), garbage, who="gc", now_ms=0))
     assert left - keys(store) == left - {anew}
     check_objects(store, manifests(store)[0])
+
+
+def test_a_stale_listing_does_not_say_that_a_replaced_object_is_as_it_was(
+    store: MemoryObjectStore, clock: Clock
+) -> None:
+    listed, *_ = store.list()
+
+    class Stale(PassingStore):
+        def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+            return iter([listed] if listed.key.startswith(prefix) else [])
+
+    assert is_as_it_was(Stale(store), listed)
+    clock.now_ms += DAY_MS
+    store.put(listed.key, bytes(listed.size_bytes))
+    assert not is_as_it_was(Stale(store), listed)
 
 
 def test_a_listing_that_misses_what_is_there_makes_nothing_garbage(store: MemoryObjectStore, clock: Clock) -> None:
