@@ -65,9 +65,8 @@ class FileReader:
 
         """
         try:
-            self.descriptor = open_regular(path)
-            """For machine code, which reads by itself."""
-            self.size_bytes = os.fstat(self.descriptor).st_size
+            # The descriptor is for machine code, too, which reads by itself.
+            self.descriptor, self.size_bytes = open_regular(path)
         except OSError as error:
             raise _open_error(path, error) from error
         self.locator = path

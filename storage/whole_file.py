@@ -25,8 +25,8 @@ MOST_BYTES: Final = 1 << 31
 _NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
 
 
-def open_regular(path: str | Path) -> int:
-    """Return a descriptor of the regular file ``path``, for reading.
+def open_regular(path: str | Path) -> tuple[int, int]:
+    """Return a descriptor of the regular file ``path``, for reading, and its length in bytes.
 
     If we own the file its access time is not updated, which saves work at every read.
 
@@ -39,16 +39,17 @@ def open_regular(path: str | Path) -> int:
         descriptor = os.open(path, flags | _NO_ACCESS_TIME)
     except PermissionError:
         descriptor = os.open(path, flags)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     os.set_blocking(descriptor, True)
-    return descriptor
+    return descriptor, status.st_size
 
 
 def open_file(path: str | Path) -> BinaryIO:
     """Return the regular file ``path``, open for reading; raises as ``open_regular``."""
-    return open(path, "rb", opener=lambda name, _: open_regular(name))
+    return open(path, "rb", opener=lambda name, _: open_regular(name)[0])
 
 
 def open_for_writing(path: str | Path, flags: int) -> int:
@@ -65,9 +66,8 @@ def open_for_writing(path: str | Path, flags: int) -> int:
 
 def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
     """Return the content of the regular file ``path``; raises as ``open_regular``, also if it is too large."""
-    descriptor = open_regular(path)
+    descriptor, size_bytes = open_regular(path)
     try:  # a ``FileIO`` asks three times more of the kernel, and takes twice the time for a small file
-        size_bytes = os.fstat(descriptor).st_size
         if size_bytes <= most_bytes:
             data = b"".join(iter(partial(os.read, descriptor, size_bytes + 4096), b""))
             if len(data) <= most_bytes:

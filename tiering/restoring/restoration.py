@@ -264,7 +264,7 @@ def highest_producer_id(folder: Path) -> int:
 
 def _producer_ids(log: Path) -> Iterator[int]:
     """Yield the producer id of each batch of a segment; -1 for one without, and for messages of older formats."""
-    position, descriptor = 0, open_regular(log)
+    position, (descriptor, _) = 0, open_regular(log)
     try:
         while len(head := os.pread(descriptor, _HEAD.size, position)) == _HEAD.size:
             length, magic, producer_id = _HEAD.unpack(head)
