@@ -19,7 +19,6 @@ from tests.tiering.stores import BeginningStore, PassingStore, flip_byte
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
     from tests.fixture_sets import FixtureSet
@@ -40,11 +39,20 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(scope="module")
+def shipped(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """Return the objects of the segments of a partition, by key."""
+    made = MemoryObjectStore(f"garbage-{uuid4()}")
+    tier(fixture_set(UPGRADED).data, made, tmp_path_factory.mktemp("staged"), only={"payments-0"})
+    return {key: made.get(key) for key in keys(made)}
+
+
 @pytest.fixture
-def store(clock: Clock, fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> MemoryObjectStore:
+def store(clock: Clock, shipped: dict[str, bytes]) -> MemoryObjectStore:
     """A store with the segments of a partition, shipped two days ago."""
     made = MemoryObjectStore(f"garbage-{uuid4()}", clock_ms=clock)
-    tier(fixture_set(UPGRADED).data, made, tmp_path, only={"payments-0"})
+    for key, body in shipped.items():
+        made.put(key, body)
     clock.now_ms += 2 * DAY_MS
     return made
 
