@@ -253,6 +253,16 @@ def ready_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
+def shipped(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two partitions, of which the broker's own snapshots and rebuilt ones were shipped."""
+    root = tmp_path_factory.mktemp("shipped") / "store"
+    os.environ["RESNAP_STATE_DIR"] = "none"
+    data = str(fixture_set(SET).data)
+    assert run(("tier", data, "--topic", "payments", "--to", root.as_uri(), "--as-of", "roll", *ENGINE)) == 0
+    return root
+
+
+@pytest.fixture(scope="module")
 def shipped_in(
     fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:

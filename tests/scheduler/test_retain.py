@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.cli import run
 from resnap.scheduler.job.contract import Reported
 from resnap.scheduler.verbs.retain import RetainView
 from resnap.storage.errors import StoreAccessError
@@ -37,15 +35,6 @@ JSON: Final = ("--output", "json")
 KRAFT: Final = "kafka-3.9.1-kraft"
 """Its topics have ids."""
 NOW_MS: Final = 1_000
-
-
-@pytest.fixture(scope="module")
-def shipped(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("shipped") / "store"
-    data, os.environ["RESNAP_STATE_DIR"] = fixture_set("kafka-2.7.2-then-3.9.1").data, "none"
-    arguments = ["tier", str(data), "--topic", "payments", "--to", root.as_uri(), "--as-of", "roll"]
-    assert run([*arguments, "--engine", "local", "--quiet", *JSON]) == 0
-    return root
 
 
 @pytest.fixture

@@ -35,18 +35,6 @@ LATER_S = 4_000_000_000
 JSON = ("--engine", "local", "--output", "json")
 
 
-@pytest.fixture(scope="module")
-def shipped(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with two partitions, of which the broker's own snapshots and rebuilt ones were shipped."""
-    from resnap.scheduler.cli import run  # noqa: PLC0415
-
-    root = tmp_path_factory.mktemp("shipped") / "store"
-    data, os.environ["RESNAP_STATE_DIR"] = fixture_set("kafka-2.7.2-then-3.9.1").data, "none"
-    arguments = ("tier", str(data), "--topic", "payments", "--to", root.as_uri(), "--as-of", "roll", *JSON)
-    assert run(arguments) == 0
-    return root
-
-
 @pytest.fixture
 def store(shipped: Path, tmp_path: Path) -> Path:
     return copied(shipped, tmp_path / "store")
