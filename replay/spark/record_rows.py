@@ -325,25 +325,26 @@ def _unless_absent(values: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array
 
 
 def _groups(block: Block, some: slice) -> Iterator[tuple[slice, _Parsed | None]]:
-    """Yield ``some`` whole batches in groups of a decompressed megabyte at least, with their records.
+    """Yield ``some`` whole batches in groups of a decompressed megabyte at most, or of one batch, with their records.
 
     A group has None if one is damaged or has unusual records.
     """
-    start, contents, held_bytes = some.start, [], 0
+    contents: list[Buffer] = []
+    start, held_bytes = some.start, 0
     compressed = np.flatnonzero(block.headers["attributes"][some] & COMPRESSION_MASK) + some.start
     ends = block.positions[compressed] + LOG_OVERHEAD + block.headers["batch_length"][compressed]
     for index, begin, end in zip(compressed.tolist(), block.positions[compressed].tolist(), ends.tolist(), strict=True):
         try:
-            contents.append(_content(block.data[begin:end], int(block.headers["attributes"][index]), 0))
+            content = _content(block.data[begin:end], int(block.headers["attributes"][index]), 0)
         except FormatError:
             yield slice(start, some.stop), None
             return
-        held_bytes += len(contents[-1])
-        if held_bytes >= _PIECE_BYTES:
-            yield slice(start, index + 1), _parsed_batches(block, slice(start, index + 1), contents)
-            start, contents, held_bytes = index + 1, [], 0
-    if start < some.stop:
-        yield slice(start, some.stop), _parsed_batches(block, slice(start, some.stop), contents)
+        if held_bytes and held_bytes + len(content) > _PIECE_BYTES:
+            yield slice(start, index), _parsed_batches(block, slice(start, index), contents)
+            start, contents, held_bytes = index, [], 0
+        contents.append(content)
+        held_bytes += len(content)
+    yield slice(start, some.stop), _parsed_batches(block, slice(start, some.stop), contents)
 
 
 def _parsed_batches(block: Block, some: slice, contents: Sequence[Buffer]) -> _Parsed | None:
