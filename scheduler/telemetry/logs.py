@@ -127,12 +127,18 @@ def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
         logger(__name__).critical("a thread has ended with an error", thread=name, exc_info=ended.exc_value)
 
 
+_COUNTS: Final = frozenset({"secretsLeftOut", "scramCredentials"})
+"""Of secrets, which are none."""
+
+
 def redacted_value(name: str, value: object) -> object:
     """Return what is logged under ``name``, down to the last text in it, without secrets."""
     if isinstance(value, Mapping):
         return {str(key): redacted_value(str(key), entry) for key, entry in value.items()}
     if isinstance(value, tuple | list | set | frozenset):
         return [redacted_value(name, entry) for entry in value]
-    if value is None or isinstance(value, bool | int | float):
-        return value  # a count of secrets is not a secret
-    return MASK if is_secret_name(name) else redacted(str(value))
+    if value is None or name in _COUNTS:
+        return value
+    if is_secret_name(name):
+        return MASK
+    return value if isinstance(value, bool | int | float) else redacted(str(value))

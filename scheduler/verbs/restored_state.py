@@ -198,6 +198,9 @@ def _left_out(state: ClusterState) -> Iterator[str]:
     ]
     if own:
         yield f"settings of single brokers are left out, which are of the lost machines: {first_of(own, MOST_NAMED)}"
+    if state.metadata.scram_older:
+        users = first_of(state.metadata.scram_older, MOST_NAMED)
+        yield f"SCRAM credentials of {users} are of an older export: set those again that were changed since"
     if state.metadata.secrets_left_out:
         count = state.metadata.secrets_left_out
         secrets = f"{some(count, 'password or SCRAM credential')} {agreeing(count, 'was', 'were')}"

@@ -167,7 +167,7 @@ class Sources:
         return FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
 
     def is_unchanged(self, locator: str, listed: FileFacts) -> bool:
-        """Whether a file is as it was listed; raises as ``read`` does."""
+        """Whether a file is as it was listed; raises as ``read`` does. Listings of its store must be consistent."""
         return any(sources.facts(locator).is_same(listed) for sources in (self, replace(self, by_listing=True)))
 
     def store(self, url: str) -> ObjectStore:

@@ -106,6 +106,20 @@ def test_segments_of_other_leader_epochs_than_the_checkpoint_are_named(
     assert {one.reason for one in found} <= {Reason.LEADER_EPOCHS_WRONG}
 
 
+def test_the_leader_epoch_is_that_at_the_first_batch_that_a_cleaner_has_left(tmp_path: Path) -> None:
+    path = a_log(tmp_path)
+    (path / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n3 55\n")
+    log = bytearray(file_at(path, 50, "log").read_bytes())
+    struct.pack_into(">q4xi", log, 0, 57, 3)
+    file_at(path, 50, "log").write_bytes(log)
+    found = {
+        one.base_offset
+        for one in damage_in_files(load_partition_dir(path), PLAIN)
+        if one.reason is Reason.LEADER_EPOCHS_WRONG
+    }
+    assert found == {60, 70}
+
+
 def test_one_segment_of_another_leader_epoch_between_right_ones_is_named(tmp_path: Path) -> None:
     path = a_log(tmp_path)
     (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")

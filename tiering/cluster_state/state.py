@@ -76,6 +76,8 @@ class ClusterMetadata:
     """Credentials and passwords that are not in the document."""
     scram_left_out: tuple[tuple[str, int], ...] = ()
     """Of these, the user and the mechanism of each SCRAM credential; older documents do not have it."""
+    scram_older: tuple[str, ...] = ()
+    """Users whose credentials come from an older document; no document has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +164,7 @@ def _newest_metadata(known: Sequence[ClusterMetadata]) -> ClusterMetadata | None
         scram_credentials=newest.scram_credentials + found,
         secrets_left_out=newest.secrets_left_out - len(found),
         scram_left_out=tuple(user for user in newest.scram_left_out if user not in read),
+        scram_older=tuple(dict.fromkeys(credential.name for credential in found)),
     )
 
 

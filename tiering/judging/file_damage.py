@@ -80,10 +80,13 @@ def _in_segment(
 
 def _by_leader_epoch(segment: Segment, head: bytes, epochs: Sequence[LeaderEpoch]) -> Iterator[Refusal]:
     """Judge a closed segment by the leader epoch of its first batch, and what ``epochs`` of the checkpoint say."""
-    stated = epochs_in(epochs, segment.base_offset, segment.base_offset + 1)
     epoch = leader_epoch_of(head)
-    if stated and epoch not in {None, -1, stated[0].epoch}:
-        found = f"at offset {segment.base_offset} a batch is of leader epoch {epoch}"
+    if epoch in {None, -1}:
+        return
+    offset = int.from_bytes(head[:8], "big", signed=True)  # of what a cleaner has left, not of the file's name
+    stated = epochs_in(epochs, offset, offset + 1)
+    if stated and epoch != stated[0].epoch:
+        found = f"at offset {offset} a batch is of leader epoch {epoch}"
         detail = f"{segment.path}: {found}, {LEADER_EPOCHS} says {stated[0].epoch}: brokers ship it all the same"
         yield refuse(segment, Reason.LEADER_EPOCHS_WRONG, detail)
 

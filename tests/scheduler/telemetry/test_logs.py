@@ -228,7 +228,8 @@ def test_access_key_ids_and_tokens_are_masked() -> None:
 def test_values_under_names_of_secrets_are_masked(name: str) -> None:
     assert redacted_value(name, SECRET) == "***"
     assert redacted_value("settings", {name: SECRET, "topic": "payments"}) == {name: "***", "topic": "payments"}
-    assert redacted_value(name, 3) == 3, "how many there are is not a secret"
+    assert redacted_value(name, 12345) == "***"
+    assert redacted_value("secretsLeftOut", 3) == 3, "how many there are is not a secret"
 
 
 @each(

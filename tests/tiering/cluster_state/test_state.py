@@ -166,7 +166,7 @@ def test_credentials_are_taken_from_an_older_state_of_the_users_that_there_still
     metadata = merged(states).metadata
     assert metadata is not None
     assert (metadata.offset, metadata.scram_credentials, metadata.secrets_left_out) == (9, (newer,), 2)
-    assert metadata.scram_left_out == (("carol", 1),)
+    assert (metadata.scram_left_out, metadata.scram_older) == ((("carol", 1),), ("alice",))
 
 
 def test_a_state_is_never_overwritten() -> None:
