@@ -57,8 +57,11 @@ def killed_at(step: int) -> WatchedDisk:
     return WatchedDisk(step, die)
 
 
-def kill_after_a_step(begin: Callable[[Callable[[], None]], int], draw: Random, steps: int, within_s: float) -> None:
-    """Kill the process that ``begin`` starts, a moment after some step that it has come to; it calls what it gets."""
+def kill_after_a_step(begin: Callable[[Callable[[], None]], int], draw: Random, steps: int, within_s: float) -> bool:
+    """Kill the process that ``begin`` starts, a moment after some step that it has come to; it calls what it gets.
+
+    Return whether it died of that, and had not ended before.
+    """
     heard, told = os.pipe()
     child = begin(lambda: os.write(told, b".") and None)
     os.close(told)
@@ -67,5 +70,6 @@ def kill_after_a_step(begin: Callable[[Callable[[], None]], int], draw: Random, 
             break  # it has come to its end
     time.sleep(draw.random() * within_s)
     os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    _, status = os.waitpid(child, 0)
     os.close(heard)
+    return os.WIFSIGNALED(status)

@@ -105,12 +105,13 @@ def test_a_kill_at_any_instant_leaves_what_is_promised_and_one_rerun_completes(
     stage: Stage, verb: str, kills: int
 ) -> None:
     (expected, steps), draw, seen = undisturbed(Scene(stage, verb)), random.Random(kills), set()
-    scene = Scene(stage, verb)
+    scene, died = Scene(stage, verb), 0
     for number in range(kills):
-        kill_after_a_step(lambda step, at=scene: in_child(at, lambda _: step()), draw, steps, within_s=0.002)
+        died += kill_after_a_step(lambda step, at=scene: in_child(at, lambda _: step()), draw, steps, within_s=0.002)
         seen.add(scene.check())
         if number % 3 == 2:
             check_rerun(scene, expected)
             scene = Scene(stage, verb)
     check_rerun(scene, expected)
+    assert died > 2, "the verb ended before it could be killed"
     assert len(seen) > 1 or kills < 100, f"the kills came too early or too late: {seen}"
