@@ -44,6 +44,7 @@ from resnap.storage.log.record_batch import (
     CRC_POSITION,
     DELETE_HORIZON,
     HEADER,
+    LENGTH_POSITION,
     LOG_APPEND_TIME,
     LOG_OVERHEAD,
     MAGIC_POSITION,
@@ -104,7 +105,7 @@ def header_of(batch: int) -> BatchHeader:
     """Return the header of the batch at the address ``batch``."""
     return BatchHeader(
         load_64(batch, 0),
-        LOG_OVERHEAD + load_32(batch, 8),
+        LOG_OVERHEAD + load_32(batch, LENGTH_POSITION),
         load_32(batch, 12),
         load_8(batch, MAGIC_POSITION),
         load_16(batch, ATTRIBUTES_POSITION),

@@ -18,6 +18,7 @@ from resnap.replay.kernel.compiling import WHY_NOT, compiled, inlined, load_8, l
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     HEADER,
+    LENGTH_POSITION,
     LOG_OVERHEAD,
     MAGIC_POSITION,
     MAGIC_V2,
@@ -47,7 +48,6 @@ _batch_at = record_at(BATCH_DTYPE)
 _RECORD_BYTES: Final = RECORD_DTYPE.itemsize
 _HEADER_BYTES: Final = HEADER_DTYPE.itemsize
 _BATCH_HEADER: Final = HEADER.size
-_LENGTH_POSITION: Final = 8
 _header_at = record_at(HEADER_DTYPE)
 
 
@@ -85,16 +85,10 @@ def read_records(batch: int, size: int, count: int, records: int, headers: int, 
 
 @compiled
 def read_batches(batches: int, count: int, records: int, headers: int, room: int) -> int:
-    """Fill ``records`` with those of all ``batches``, as ``read_records`` does for one.
-
-    A batch whose checksum differs is odd; without ``room`` for headers checksums are compared.
-    """
+    """Fill ``records`` with those of all ``batches``, as ``read_records`` does for one."""
     found = 0
     for number in range(count):
         batch = _batch_at(batches, number)
-        checked = batch.size - ATTRIBUTES_POSITION
-        if room == 0 and crc32c(batch.at + ATTRIBUTES_POSITION, checked, 0) != batch.crc:
-            return ODD
         if batch.count == 0:
             continue
         read = read_records(batch.records_at, batch.records_size, batch.count, records, headers, room - found)
@@ -104,6 +98,16 @@ def read_batches(batches: int, count: int, records: int, headers: int, room: int
         headers += read * _HEADER_BYTES
         found += read
     return found
+
+
+@compiled
+def are_intact(batches: int, count: int) -> bool:
+    """Return whether all ``batches`` have the checksums that they carry."""
+    for number in range(count):
+        batch = _batch_at(batches, number)
+        if crc32c(batch.at + ATTRIBUTES_POSITION, batch.size - ATTRIBUTES_POSITION, 0) != batch.crc:
+            return False
+    return True
 
 
 @inlined
@@ -154,7 +158,7 @@ def find_batches(block: memoryview, room: int) -> tuple[list[int], int]:
 def _find_batches(block: int, size: int, room: int, starts: int) -> int:
     position, found = 0, 0
     while size - position >= _BATCH_HEADER and load_8(block, position + MAGIC_POSITION) == MAGIC_V2:
-        length = load_32(block, position + _LENGTH_POSITION)
+        length = load_32(block, position + LENGTH_POSITION)
         if length < MIN_BATCH_LENGTH or position + LOG_OVERHEAD + length > room:
             break
         _number_at(starts, found).value = position

@@ -43,6 +43,7 @@ from resnap.storage.log.record_batch import (
     CRC_POSITION,
     DELETE_HORIZON,
     HEADER,
+    LENGTH_POSITION,
     LOG_OVERHEAD,
     MAGIC_POSITION,
     MAGIC_V2,
@@ -84,7 +85,6 @@ HEADER_DTYPE: Final = np.dtype(
 """``record_batch.HEADER`` as columns."""
 BLOCK_BYTES: Final = 1 << 20
 _LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
-_LENGTH_POSITION: Final = 8
 _SEQUENCE_POSITION: Final = 53
 _SIZE_UP_TO_MAGIC: Final = 17
 _MIN_LEGACY_SIZE: Final = 14
@@ -236,7 +236,7 @@ def hop(block: memoryview, *, room: int, at: int, most: int | None = None) -> tu
     position, end = 0, len(block)
     length_and_magic = _LENGTH_AND_MAGIC.unpack_from
     while end - position > _SIZE_UP_TO_MAGIC and (most is None or len(starts) < most):
-        length, magic = length_and_magic(block, position + _LENGTH_POSITION)
+        length, magic = length_and_magic(block, position + LENGTH_POSITION)
         if magic != MAGIC_V2 or length < MIN_BATCH_LENGTH:
             if length == 0 and not any(block[position : position + _SIZE_UP_TO_MAGIC]):
                 break  # the zeros of a preallocated file

@@ -20,6 +20,7 @@ from resnap.replay.kernel.records import (
     BATCH_DTYPE,
     HEADER_DTYPE,
     RECORD_DTYPE,
+    are_intact,
     find_batches,
     gather,
     read_batches,
@@ -361,7 +362,8 @@ def _parsed_batches(block: Block, some: slice, contents: Sequence[Buffer]) -> _P
     batches["records_at"][compressed] = decompressed.ctypes.data + np.cumsum(lengths) - lengths
     batches["records_size"][compressed] = lengths
     batches["count"] = np.where(within["attributes"] & CONTROL == 0, within["records_count"], 0)
-    if (batches["count"] > batches["records_size"] // _LEAST_RECORD_BYTES).any():
+    is_possible = (batches["count"] <= batches["records_size"] // _LEAST_RECORD_BYTES).all()
+    if not is_possible or not are_intact(batches.ctypes.data, len(batches)):
         return None
     records, headers = np.empty(int(batches["count"].sum()), RECORD_DTYPE), _NO_HEADERS
     given = batches.ctypes.data, len(batches), records.ctypes.data

@@ -28,6 +28,7 @@ HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """Big endian, 61 bytes."""
 LOG_OVERHEAD: Final = 12
 """Bytes before the part that ``batch_length`` counts: base offset and the length itself."""
+LENGTH_POSITION: Final = 8
 MAGIC_POSITION: Final = 16
 CRC_POSITION: Final = 17
 ATTRIBUTES_POSITION: Final = 21

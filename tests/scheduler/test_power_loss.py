@@ -44,6 +44,7 @@ SYNCS: Final = {
     "tier": {"local._temporary_file", "local._write", "local._make_folder"},
     "install": {"disk._write", "disk.write_file", "disk.remove_file", "disk.make_directories",
                 "disk.make_new_directory"},
+    "undo": {"disk._write"},
     "restore": {"disk._write", "restorer._make_durable", "restorer._publish"},
 }  # fmt: skip
 FOR_OTHERS: Final = {"whole_file.sync_directory", "disk.sync", "disk.sync_directory"}

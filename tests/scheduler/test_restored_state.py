@@ -83,11 +83,12 @@ def export(
         end_offset: int = 100,
         of: str = "",
         share_groups: tuple[str, ...] = (),
+        credentials: bool = True,
     ) -> str:
         payments = topic("payments", of or topic_id(fixture_set).strip(), 5)
         data = node(tmp_path / f"node-{number}-{end_offset}", number, cluster_id)
         with_offsets(with_metadata(data, [*payments, RETENTION, *more], end_offset), offsets, share_groups=share_groups)
-        ran = command("export", data, "--to", store.as_uri(), "--credentials", *JSON)
+        ran = command("export", data, "--to", store.as_uri(), *(["--credentials"] if credentials else []), *JSON)
         assert ran.code == 0, ran.err
         return str(ran.document["key"])
 
@@ -136,6 +137,17 @@ def test_what_was_exported_comes_into_the_metadata_of_the_new_cluster(
     assert "partitions 2, 3, 4: they begin empty" in ran.err
     written = (data / form).read_bytes()
     assert (command(*words).code, (data / form).read_bytes()) == (0, written)
+
+
+def test_who_has_a_credential_of_an_older_export_is_named(
+    export: Callable[..., str], restore: Callable[..., Ran]
+) -> None:
+    export({}, CREDENTIAL)
+    export({}, CREDENTIAL, number=2, end_offset=200, credentials=False)
+    ran = restore()
+    assert (ran.code, state_of(ran)["scramCredentials"]) == (0, 1), ran.err
+    said = f"SCRAM credentials of {CREDENTIAL.name} are of an older export: set those again that were changed since"
+    assert said in " ".join(ran.err.split())
 
 
 def test_offsets_come_as_files_for_kafkas_tool_and_are_cut_to_the_log_end(
