@@ -112,9 +112,9 @@ def local_path(url: str) -> Path | None:
 
 
 def without_slash(url: str) -> str:
-    """Return ``url`` without trailing slashes, except those after its scheme."""
+    """Return ``url`` without trailing slashes, but for that of the root."""
     scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rstrip('/')}"
+    return f"{scheme}{separator}{rest.rstrip('/') or rest[:1]}"
 
 
 def is_store_url(text: str) -> bool:

@@ -11,7 +11,7 @@ from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
-from resnap.storage.stores.urls import is_store_url, open_store
+from resnap.storage.stores.urls import is_store_url, open_store, without_slash
 from tests.cases import each
 
 if TYPE_CHECKING:
@@ -99,6 +99,11 @@ def test_credentials_in_an_endpoint_are_refused_and_not_repeated(monkeypatch: py
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", url)
     with pytest.raises(ConfigurationError, match="credentials"):
         open_store("s3://bucket/x", S3Settings(region="us-east-1"))
+
+
+def test_slashes_at_the_end_go_but_that_of_the_root_stays() -> None:
+    urls = ["s3://bucket/a//", "s3://bucket/", "file:///data/", "file:///", "s3://"]
+    assert [*map(without_slash, urls)] == ["s3://bucket/a", "s3://bucket", "file:///data", "file:///", "s3://"]
 
 
 def test_a_path_is_not_a_store_url() -> None:
