@@ -32,6 +32,7 @@ from resnap.storage.whole_file import MOST_BYTES, open_file, read_whole
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from resnap.storage.log.partition_dir import Segment
     from resnap.storage.stores.protocol import BodyOpener, ObjectStore
     from resnap.storage.stores.s3_settings import S3Settings
 
@@ -166,9 +167,10 @@ class Sources:
             info = listed_object(store, key) if self.by_listing else store.head(key)
         return FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
 
-    def is_unchanged(self, locator: str, listed: FileFacts) -> bool:
-        """Whether a file is as it was listed; raises as ``read`` does. Listings of its store must be consistent."""
-        return any(sources.facts(locator).is_same(listed) for sources in (self, replace(self, by_listing=True)))
+    def is_unchanged(self, segment: Segment) -> bool:
+        """Whether a ``.log`` file is as it was listed; raises as ``read`` does. Its store must list consistently."""
+        listed = FileFacts(segment.size_bytes, segment.mtime_ns, segment.inode)
+        return any(sources.facts(segment.path).is_same(listed) for sources in (self, replace(self, by_listing=True)))
 
     def store(self, url: str) -> ObjectStore:
         """Return the store at ``url``; a process makes one client per store, and caches it.

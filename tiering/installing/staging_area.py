@@ -33,7 +33,6 @@ from resnap.storage.log.names import (
     parse_partition_dir_name,
     segment_name,
 )
-from resnap.storage.readers import FileFacts
 from resnap.storage.sources.files import GONE, PLAIN
 
 if TYPE_CHECKING:
@@ -156,7 +155,7 @@ def print_segment(segment: Segment, sources: Sources = PLAIN) -> SegmentPrint | 
         raise AssertionError("the active segment is known by nothing yet")
     size = segment.size_bytes
     try:
-        is_unchanged = sources.is_unchanged(segment.path, FileFacts(size, segment.mtime_ns, segment.inode))
+        is_unchanged = sources.is_unchanged(segment)
         head = sources.read_range(segment.path, 0, min(END_BYTES, size))
         tail = sources.read_range(segment.path, max(0, size - END_BYTES), size)
     except GONE:

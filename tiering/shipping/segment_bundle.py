@@ -34,7 +34,6 @@ from resnap.storage.log.checkpoints import (
 from resnap.storage.log.log_dir import LOG_START_OFFSETS
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.readers import FileFacts
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
@@ -172,9 +171,7 @@ def check_unchanged(segment: Segment, sources: Sources = PLAIN) -> None:
 
     """
     try:
-        is_unchanged = sources.is_unchanged(
-            segment.path, FileFacts(segment.size_bytes, segment.mtime_ns, segment.inode)
-        )
+        is_unchanged = sources.is_unchanged(segment)
     except GONE as error:
         gone = SegmentDeletedError if _begins_above(segment) else SegmentChangedError
         raise gone(f"{segment.path}: gone since the log directory was listed") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.storage.log.partition_dir import Segment
 from resnap.storage.readers import FileFacts, FileReader
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.memory import MemoryObjectStore
@@ -47,7 +48,11 @@ def test_an_object_is_unchanged_where_a_head_gives_another_time_than_the_listing
     store.put("x.log", b"segment")
     (info,) = store.list()
     listed = FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
+    segment = Segment(
+        base_offset=0, next_base_offset=1, path=locator, size_bytes=listed.size_bytes, mtime_ns=listed.mtime_ns,
+        inode=listed.inode, index_bytes=None, timeindex_bytes=None, txnindex_bytes=None,
+    )  # fmt: skip
     assert not sources.facts(locator).is_same(listed)
-    assert sources.is_unchanged(locator, listed)
+    assert sources.is_unchanged(segment)
     store.put("x.log", b"segment")
-    assert not sources.is_unchanged(locator, listed)
+    assert not sources.is_unchanged(segment)
