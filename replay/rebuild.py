@@ -2,11 +2,10 @@
 
 It is the test oracle of ``spark.job``.
 
-Cuts a run into splits, and joins the parts of a segment as if it had been scanned as one.
-
-Checking that the parts fit costs nothing, and replaces trust in the index that gave the cuts: each part must end at the
-byte where the next begins, with continuing offsets. If they do not fit, or a part is damaged, the segment is scanned
-again as a whole, and errors are reported as for a segment that was not cut.
+The splits of a segment are joined as if it had been scanned as one. Checking that they fit costs nothing, and replaces
+trust in the index that gave the cuts: each split must end at the byte where the next begins, with continuing offsets.
+If they do not fit, or one is damaged, the segment is scanned again as a whole, and errors are reported as for a segment
+that was not cut.
 """
 
 from __future__ import annotations

@@ -3,11 +3,9 @@
 If a boundary has entries with an uncertain past and more may be read, nothing is written for it: the run is planned
 again with a longer window (``next_round``). So everything that is written is final.
 
-Divides a run into ranges of producer ids for several tasks, and joins their results.
-
-What a combine decides about a producer depends only on that producer, on the run's clocks, and on evidence that names
-it. So a task gets the rows and the evidence of its range, and the results are joined: a boundary is written only if
-every range rebuilt it, its entries one range after the other.
+Several tasks may each do a range of a run's producer ids: what a combine decides about a producer depends only on that
+producer, on the run's clocks, and on evidence that names it. So a task gets the rows and the evidence of its range, and
+the results are joined: a boundary is written only if every range rebuilt it, its entries one range after the other.
 """
 
 from __future__ import annotations

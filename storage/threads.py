@@ -1,13 +1,7 @@
 """What threads share: interruptible waits, small work in parallel, values made once.
 
-Interruptible waits: a thread that sleeps here wakes up when the run is asked to stop.
-
-A pipe wakes the threads, because a signal handler may run at any instruction: it may write to a pipe, but must not take
-a lock that the interrupted thread may hold.
-
-Caches values so that a process makes each only once for the same arguments, from any thread.
-
-Runs small pieces of work in parallel if each of them waits for a store.
+A thread that waits here wakes up when the run is asked to stop. A pipe wakes the threads, because a signal handler may
+run at any instruction: it may write to a pipe, but must not take a lock that the interrupted thread may hold.
 """
 
 from __future__ import annotations
@@ -26,8 +20,8 @@ _PIPE: Final = [*os.pipe()]
 _MS_PER_S: Final = 1000
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
-SMALL_FILES_AT_ONCE: Final = 16
 _T = TypeVar("_T")
+SMALL_FILES_AT_ONCE: Final = 16
 
 
 def pause(seconds: float) -> bool:

@@ -5,11 +5,9 @@ service does not answer, or has not scanned a replica, makes the topic unknown, 
 The running cluster lists the replicas; if it was not asked, a broker without an answer may have replicas of every
 topic.
 
-Decides whether a broker may be stopped now, from its replicas, the in-sync replicas, and its service's scans.
-
-No partition may go offline or fall below ``min.insync.replicas`` by it, no other broker may be down, missing snapshots
-must be staged, so that they can be installed while the broker is stopped, and no replica that has lost its producer
-state may become leader. The new leader is the first in-sync replica in the order of the assignment.
+A broker may be stopped now if no partition goes offline or falls below ``min.insync.replicas`` by it, no other broker
+is down, missing snapshots are staged, so that they can be installed while the broker is stopped, and no replica that
+has lost its producer state becomes leader. The new leader is the first in-sync replica in the order of the assignment.
 
 Source: ``PartitionChangeBuilder.electLeader`` (the first replica in the order of the assignment that is in sync).
 """

@@ -1,12 +1,12 @@
-"""The ordered combine, compiled: composes the rows of a later piece onto the rows before it, in place.
+"""The ordered combine, compiled: composes rows of a later piece onto those before it, and makes snapshot entries.
 
-Its cost follows the piece and not the state. The clocks of later pieces count for every row that they do not touch;
-that is looked up when a row is next touched or shown, in the stack of ``fold``, whose events are whole pieces here.
+Rows are composed in place. The cost follows the piece and not the state: the clocks of later pieces count for every row
+that they do not touch; that is looked up when a row is next touched or shown, in the stack of ``fold``, whose events
+are whole pieces here.
 
-Makes snapshot entries, compiled: one pass over the rows of a state, by producer id.
-
-The first cache line of most rows is enough. Nothing doubtful is decided here: a row that needs more checks ends the
-pass, and ``boundary_state`` then does the whole boundary.
+Snapshot entries are made in one pass over the rows of a state, by producer id; the first cache line of most rows is
+enough. Nothing doubtful is decided here: a row that needs more checks ends the pass, and ``boundary_state`` then does
+the whole boundary.
 """
 
 # ruff: noqa: PLR0917 - machine code knows no keyword-only arguments

@@ -3,16 +3,14 @@
 Unlike the fold (``producer_state``), which applies a log without checks, this is the leader's side: an append is
 validated first (``append_validation``), then applied whole or not at all. Producers are kept until they expire
 (KIP-854): neither retention nor DeleteRecords removes one. After a restart the state is what a snapshot and the batches
-above it give: only the last of five cached batches, and no verifications.
+above it give: only the last of five cached batches, and no verifications. The last stable offset is held by the
+transactions without a marker, or with an unreplicated one (``OpenTransactions``).
 
 Time is an argument, the caller decides where snapshots are stored (``known_snapshots``), and nothing here is
 thread-safe.
 
-Source: ``ProducerStateManager`` and the append path of ``UnifiedLog``, as in 3.9.1, 4.1.1 and 4.4.0.
-
-``OpenTransactions`` has those that hold the last stable offset: without a marker, or with an unreplicated one.
-
-Source: ``ProducerStateManager`` (``ongoingTxns`` and ``unreplicatedTxns``).
+Source: ``ProducerStateManager`` (``ongoingTxns`` and ``unreplicatedTxns`` of open transactions) and the append path of
+``UnifiedLog``, as in 3.9.1, 4.1.1 and 4.4.0.
 """
 
 from __future__ import annotations

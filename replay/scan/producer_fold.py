@@ -1,10 +1,8 @@
 """The plain path of a scan: makes producer events of batch headers, and builds summaries of them event by event.
 
 Batch headers become producer events, as columns: one row per data batch or marker of a producer. The rows of a block
-are what ``producer_state`` calls events. This is the plain path of a scan; the compiled one (``kernel_scan``) must
-equal it.
-
-Scans a split without compiled header reading: block by block, event by event, into the same fold.
+are what ``producer_state`` calls events. The compiled scan (``kernel_scan``) must equal this one; where compiled header
+reading does not work, a whole split is scanned here, block by block.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Progress of a replay on Spark, reported while the driver waits: finished segments and bytes, running tasks.
 
-Segments and bytes come from an accumulator, to which each task adds when it ends; the number of running tasks comes
-from Spark's status of the job group. The group is also used to cancel the jobs when no caller waits for them any more.
+Finished segments and bytes are summed by an accumulator, to which each task adds when it ends; the number of running
+tasks is Spark's status of the job group. The group is also used to cancel the jobs when no caller waits for them any
+more.
 """
 
 from __future__ import annotations

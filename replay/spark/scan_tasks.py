@@ -1,28 +1,20 @@
-"""The first stage of a distributed replay: tasks that scan splits, and the blocks and estimates that they send on.
-
-Blocks: how summaries are sent between tasks, as large blocks of bytes instead of a row for each producer.
-
-A block holds some thousand summary rows of one piece of a split, as they are in memory, or the facts of a split. Blocks
-arrive in any order; their places give the order. Rows are sorted by producer id, so a block is cut into ranges of ids
-by two searches.
-
-Sorts data on disk: bodies are written in any order and read back in the order of their places.
-
-The input of a combining task may exceed its memory. So bodies are written to a temporary file as they arrive, and read
-back one by one in the order of their places, which stay in memory.
-
-Estimates the number of producers in a run, and divides their ids into ranges of about equal size, by sampling.
-
-A sketch keeps the ids with the smallest hashes. They do not depend on how often an id occurs, or in which task, so the
-sketch of a union is the sketch of the sketches, and its ids are a fair sample of all distinct ones. The denser their
-hashes, the more ids there are; the estimate is accurate to a few percent.
-
-Source: Beyer et al., "On Synopses for Distinct-Value Estimation Under Multiset Operations", 2007.
-
-The first stage of a distributed replay: packs splits into tasks, scans them, and returns summaries.
+"""The first stage of a distributed replay: packs splits into tasks, scans them, and returns summaries.
 
 A task returns only summaries, one row per producer of a split, and the facts of the split. It also returns a sketch of
 the producers that it met, which decides how the next stage is divided, and the plan of each run, once.
+
+Summaries are sent in *blocks* of bytes instead of a row for each producer. A block holds some thousand summary rows of
+one piece of a split, as they are in memory, or the facts of a split. Blocks arrive in any order; their places give the
+order. Rows are sorted by producer id, so a block is cut into ranges of ids by two searches. The input of a combining
+task may exceed its memory. So bodies are written to a temporary file as they arrive, and read back one by one in the
+order of their places, which stay in memory.
+
+The *sketch* estimates the number of producers in a run, and divides their ids into ranges of about equal size. It keeps
+the ids with the smallest hashes. They do not depend on how often an id occurs, or in which task, so the sketch of a
+union is the sketch of the sketches, and its ids are a fair sample of all distinct ones. The denser their hashes, the
+more ids there are; the estimate is accurate to a few percent.
+
+Source: Beyer et al., "On Synopses for Distinct-Value Estimation Under Multiset Operations", 2007.
 """
 
 from __future__ import annotations

@@ -7,20 +7,19 @@ Paths are log dirs, directories of partitions, ``.log`` files, or URLs of what R
 ``file://``): copies of log dirs, and what was shipped; ``load`` takes one or a list of them. Of S3 the environment of
 every process has to say (``AWS_...``). The option ``topic`` is a glob that narrows them, and ``encryption-private-key``
 names the keys of encrypted segments, ``ID=FILE``, several with commas between them; ``remote`` is the URL of what was
-tiered of log dirs, to be read as one log with them. Segments that the filters of the query exclude are not read
-(``Pruning``). A row is one batch, as ``header_rows`` describes it; with the option ``records`` = ``true`` it is one
-record, as ``record_rows`` does. Rows come in any order. Spark tells a source in Python nothing of the columns that a
-query needs, so those of ``schema`` are made, all by default. Damage fails the query with the file and the position: a
-count that leaves something out would look like an answer. With the option ``onDamage`` = ``skip`` it becomes a row.
+tiered of log dirs, to be read as one log with them. A row is one batch, as ``header_rows`` describes it; with the
+option ``records`` = ``true`` it is one record, as ``record_rows`` does. Rows come in any order. Spark tells a source in
+Python nothing of the columns that a query needs, so those of ``schema`` are made, all by default. Damage fails the
+query with the file and the position: a count that leaves something out would look like an answer. With the option
+``onDamage`` = ``skip`` it becomes a row.
+
+Segments that cannot hold rows matching the query's filters are not read (``Pruning``). Filters are combined by AND.
+Topic, partition and segment are the same in all rows of a segment; offsets are between its base offset and the next
+one's; timestamps are not above the largest one, if the segment's time index has it and the batch that it names agrees.
+A filter of any other column or form excludes nothing. Spark evaluates every filter again.
 
 Executors read the files themselves, so paths must mean the same to all of them. Spark plans in a Python process of its
 own; what it and the executors need travels in options and partitions.
-
-Excludes segments that cannot hold rows matching a query's filters.
-
-Filters are combined by AND. Topic, partition and segment are the same in all rows of a segment; offsets are between its
-base offset and the next one's; timestamps are not above the largest one, if the segment's time index has it and the
-batch that it names agrees. A filter of any other column or form excludes nothing. Spark evaluates every filter again.
 """
 
 from __future__ import annotations

@@ -5,12 +5,11 @@ so a store may hold segments of several of them. A leader epoch has one leader, 
 replica appends before its log agrees with the leader's. So two logs with the same epoch at an offset are the same up to
 that offset. If the epochs differ, one of the two histories was lost, as after an unclean leader election.
 
-Source: KIP-101, KIP-279; ``LeaderEpochFileCache``.
+A topic that was deleted and created again has the name, the offsets and often the leader epochs of the old one, but
+other batches. Replicas copy batches byte by byte, so logs with the same batch at an offset are the same up to that
+offset: ``shared_batch`` compares one that both must have.
 
-``shared_batch`` decides whether two logs are the same log, by comparing a batch that both must have.
-Replicas copy batches byte by byte, and logs with the same batch at an offset are the same up to that offset. A topic
-that was deleted and created again has the name, the offsets and often the leader epochs of the old one, but other
-batches.
+Source: KIP-101, KIP-279; ``LeaderEpochFileCache``.
 """
 
 from __future__ import annotations

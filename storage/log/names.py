@@ -2,13 +2,12 @@
 
 A partition directory is ``<topic>-<partition>``; topics may contain dashes themselves, so the last dash counts. Three
 suffixes mark special directories: ``-delete``, ``-future`` and ``-stray``, each after 32 hex digits that make it
-unique. Inside, a segment's files share one number, the base offset in 20 digits.
+unique. Inside, a segment's files share one number, the base offset in 20 digits. A log dir in a store has a
+``StorePath`` in place of a path: a URL with the few methods of a path that log dir values need.
 
 Kafka wrote names in the digits of the JVM's locale for years, so any Unicode digits are read; ASCII is written.
 
 Source: ``LogFileUtils``, ``UnifiedLog.parseTopicPartitionName``, ``Topic.validate``.
-
-``StorePath``: a URL in a store, with the few methods of a path that log dir values need.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 A locator is a plain string because a string is what travels to Spark's executors; ``Sources`` travels with it and knows
 how stores are reached. Segments are read by position (``readers``), the small files beside them whole. A file that is
-in pieces inside other objects (a *member*) has a locator and is read like any other.
-
-Locators of a log up to a given size, as when another log continues in the middle of a segment.
+in pieces inside other objects (a *member*) has a locator and is read like any other. So does a log up to a given size,
+as when another log continues in the middle of a segment.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""Compares the replicas of a running cluster: the requests, and what follows from the answers.
-
-They need only the permissions to describe and to read topics; without the permission to describe settings, Kafka's
-defaults are assumed.
-
-Source: ``MetadataResponse``.
-
-Finds replicas of a running cluster that have lost producer state, by comparing the state that replicas report.
+"""Finds replicas of a running cluster that have lost producer state, by comparing the state that replicas report.
 
 Every replica of every partition is queried once, many partitions per request, all brokers in parallel. Partitions whose
 replicas agree are done. The others are queried again until the difference is gone, or has lasted so long that an
 in-sync replica must have fetched everything that the other one had at first: twice ``replica.lag.time.max.ms``. A
 replica has lost state only if every response shows it, and if it was in sync all the time, under one leader.
+
+The requests need only the permissions to describe and to read topics; without the permission to describe settings,
+Kafka's defaults are assumed.
+
+Source: ``MetadataResponse``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Decides what becomes of each staged snapshot, and installs them in a log dir whose lock the caller holds.
 
-Everything is decided first (``decide``), then written to the undo manifest together with the replaced bytes,
-then done, one file at a time. Wherever the run ends, each file is either old or new; the next run does the rest.
-
-Decides what to do with each staged snapshot, from the partition's directory, the staged files and the rules.
+Everything is decided first (``decide``), from the partition's directory, the staged files and the rules; then written
+to the undo manifest together with the replaced bytes, then done, one file at a time. Wherever the run ends, each file
+is either old or new; the next run does the rest.
 """
 
 from __future__ import annotations

@@ -7,15 +7,12 @@ writes, without looking, when it finds no snapshot at all. So ``EMPTY`` and ``PR
 Compaction is known by the topic's configuration where that is given, else by the cleaner's checkpoint; else it is taken
 to be absent. What batches show of it comes with a replay (``PartitionResult.lacks_records``).
 
-Source: ``ProducerStateManager.removeStraySnapshots``; ``LogCleanerManager`` for the checkpoint.
+For leader epochs a broker uses only its checkpoint, and cannot tier a segment without an epoch: it stops there for
+good. Messages of magic 0 and 1 have none, so segments written before 0.11, or in an older message format, never get
+one. Epochs only grow, so the first headers of a few segments, found by bisection, are enough.
 
-Finds the first segment with known leader epochs, from the checkpoint and a few batch headers.
-
-A broker uses only its checkpoint, and cannot tier a segment without an epoch: it stops there for good. Messages of
-magic 0 and 1 have none, so segments written before 0.11, or in an older message format, never get one. Epochs only
-grow, so the first headers of a few segments, found by bisection, are enough.
-
-Source: ``RemoteLogManager.getLeaderEpochEntries``; ``RemoteLogSegmentMetadata``, which takes no empty map of epochs.
+Source: ``ProducerStateManager.removeStraySnapshots``; ``LogCleanerManager`` for the checkpoint;
+``RemoteLogManager.getLeaderEpochEntries``; ``RemoteLogSegmentMetadata``, which takes no empty map of epochs.
 """
 
 from __future__ import annotations

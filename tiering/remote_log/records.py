@@ -1,23 +1,20 @@
-"""The record types of ``__remote_log_metadata``, as data: fields, their order and their types.
+"""Reads and writes records of ``__remote_log_metadata``, as strictly as brokers require.
 
-A segment has a full record when its copy begins, and updates from then on. A third type reports deleted partitions. The
-fourth type that Kafka defines belongs in a broker's own file, never in the topic: it stops the topic's reader. All
-records of a partition are in one partition of the topic, in order.
-
-Source: KIP-405; ``RemoteLogSegmentMetadataRecord.json`` and related files in Kafka's storage module; the tag: 4.0.
-``RemoteLogMetadataTopicPartitioner``; ``TopicIdPartition.hashCode``, which excludes the topic's name; ``Utils.murmur2``
-in Kafka's clients module.
-
-Reads and writes records of ``__remote_log_metadata``, as strictly as brokers require.
+The record types are data: fields, their order and their types. A segment has a full record when its copy begins, and
+updates from then on. A third type reports deleted partitions. The fourth type that Kafka defines belongs in a broker's
+own file, never in the topic: it stops the topic's reader. All records of a partition are in one partition of the topic,
+in order.
 
 A broker's reader of the topic stops for good at the first invalid value, in every broker that follows the partition,
 and again after each restart. So such values are damage here, and are neither read nor written: no value at all, bytes
 that cannot be decoded, a type that does not belong in the topic, a first record in another state than the first,
-unknown states, a segment without leader epochs, or one that ends before it starts.
+unknown states, a segment without leader epochs, or one that ends before it starts. An invalid value becomes an event
+like the others, so that one bad record does not hide the rest.
 
-An invalid value becomes an event like the others, so that one bad record does not hide the rest.
-
-Source: ``RemoteLogMetadataSerde``, ``ConsumerTask``, ``RemoteLogSegmentMetadata``.
+Source: KIP-405; ``RemoteLogMetadataSerde``, ``ConsumerTask``, ``RemoteLogSegmentMetadata``;
+``RemoteLogSegmentMetadataRecord.json`` and related files in Kafka's storage module; the tag: 4.0.
+``RemoteLogMetadataTopicPartitioner``; ``TopicIdPartition.hashCode``, which excludes the topic's name; ``Utils.murmur2``
+in Kafka's clients module.
 """
 
 from __future__ import annotations

@@ -2,19 +2,16 @@
 
 A leader copies a closed segment within seconds of its roll, so one that has waited for hours shows that tiering has
 stopped, whatever the cause: a segment without a snapshot, a task that an Error ended, a request to the store that never
-returns, a paused topic, an open transaction. The cause is not looked for. A segment was closed when the broker wrote
-the snapshot at its end, or after the last append to it where there is no such file.
+returns, a paused topic, an open transaction. The cause is not looked for. In a log dir, a segment was closed when the
+broker wrote the snapshot at its end, or after the last append to it where there is no such file.
 
-Source: ``RemoteLogManager.RLMCopyTask.candidateLogSegments``.
+For the leaders of a running cluster, whose disks are not read, it is estimated. The metadata topic says where remote
+storage ends, the leader how large its log is. A segment begins where remote storage ends. It is closed for certain if
+more than ``segment.bytes`` follow, or if there is a record that is more than ``segment.ms`` younger than its first one;
+a segment that was closed for another reason is not seen. Its end is estimated by size, as if all records were equally
+large, and the timestamp of the record there is when it was closed.
 
-Estimates what waits on the leaders of a running cluster to be copied to remote storage, without reading their disks.
-
-The metadata topic says where remote storage ends, the leader how large its log is. A segment begins where remote
-storage ends. It is closed for certain if more than ``segment.bytes`` follow, or if there is a record that is more than
-``segment.ms`` younger than its first one; a segment that was closed for another reason is not seen. Its end is
-estimated by size, as if all records were equally large, and the timestamp of the record there is when it was closed.
-
-Source: ``LogSegment.shouldRoll``, ``DescribeLogDirsResponse``.
+Source: ``RemoteLogManager.RLMCopyTask.candidateLogSegments``, ``LogSegment.shouldRoll``, ``DescribeLogDirsResponse``.
 """
 
 from __future__ import annotations

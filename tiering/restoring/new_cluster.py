@@ -1,5 +1,9 @@
 """A new KRaft cluster from a store: its partitions' brokers and log dirs, and its metadata before the first start.
 
+Every host gets the same arguments: either brokers that each get a replica of every partition, or a file in the form of
+``kafka-reassign-partitions.sh``, in which ``log_dirs`` may name the log dir of each replica. The node id in
+``meta.properties`` shows the broker of a log dir.
+
 A partition begins without a leader, so that one is elected as soon as a broker is up: followers would not fetch from a
 leader that has not started yet, and would never begin to. All replicas are in sync, because they have the same bytes.
 If the cluster has eligible leader replicas (KIP-966), none are in sync, because an unknown broker counts as not shut
@@ -10,12 +14,6 @@ old cluster may have seen later ones, in segments that were never shipped.
 
 Source: ``ReplicationControlManager``, ``ProducerIdControlManager``, ``Metadata`` of the clients; KIP-320, KIP-730,
 KIP-858, KIP-966.
-
-Assigns restored partitions to brokers of a new cluster, and to log dirs of this machine.
-
-Every host gets the same arguments: either brokers that each get a replica of every partition, or a file in the form of
-``kafka-reassign-partitions.sh``, in which ``log_dirs`` may name the log dir of each replica. The node id in
-``meta.properties`` shows the broker of a log dir.
 """
 
 from __future__ import annotations

@@ -4,14 +4,11 @@ If manifests have digests, each file must match its digest. If they have none, t
 each other, as ``verify URL`` does with stored objects: every batch with its checksum, the indexes with the batches,
 snapshots and leader epochs by their format. Decryption has already verified every byte of encrypted files.
 
-Facts of a restored log besides its files: log start, open transactions, highest producer id, last leader epoch.
-
-A segment is shipped with the records that DeleteRecords has deleted from it. The leader epoch checkpoint that is
-shipped with each segment shows the deletion: a broker truncates it at the log start offset, and a log start inside a
-segment has no other cause. A log start at the beginning of a segment is usually due to retention, after which a store
-intentionally holds more than the broker.
-
-A transaction whose marker was not shipped stays open for ever: the marker will not be written again.
+The facts are log start, open transactions, highest producer id and last leader epoch. A segment is shipped with the
+records that DeleteRecords has deleted from it. The leader epoch checkpoint that is shipped with each segment shows the
+deletion: a broker truncates it at the log start offset, and a log start inside a segment has no other cause. A log
+start at the beginning of a segment is usually due to retention, after which a store intentionally holds more than the
+broker. A transaction whose marker was not shipped stays open for ever: the marker will not be written again.
 
 Source: ``UnifiedLog.maybeIncrementLogStartOffset``, ``LeaderEpochFileCache.truncateFromStart``.
 """

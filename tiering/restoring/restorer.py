@@ -1,20 +1,18 @@
 """Makes partition directories from shipped segments, each whole or not at all, in a log dir that it has checked.
 
+The check says which cluster owns the log dir, and which partitions fit.
+
 A directory is made under the name that Kafka gives to a deleted topic's directory, and gets its own name when every
 file is durable and has been compared with its manifest; if manifests have no digests, when the files were checked
 against each other. So a starting broker removes what a crash leaves, and so does the next run before it begins again:
-the name depends only on the partition. Files of executors are in a directory of such a name, too, until they are moved
-into the other one.
+the name depends only on the partition.
+
+Its files are written several at a time: by threads of this process, or by Spark tasks, with the same functions. A task
+may be repeated, or run twice at the same time, even after this run has ended: so executors write into a directory of
+their own, also under the name of a deleted one, with file names of their own, and only this process moves the reported
+files from there.
 
 Source: ``UnifiedLog.logDeleteDirName`` and ``LogManager.loadLog`` for the name; ``LogLoader`` for the files.
-
-Checks the log dir to restore into: which cluster owns it, and which partitions fit.
-
-Writes the files of a partition directory, several at a time: by threads of this process, or by Spark tasks.
-
-Both use the same functions. A task may be repeated, or run twice at the same time, even after this run has ended: so
-executors write into a directory of their own, under names of their own, and only this process moves the reported files
-from there.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """The cached results of one partition, and the rules by which they are still valid.
 
-They depend on unchanged closed segments (``SegmentMark``), on the rules of the run, and, if they concern the whole
-directory, on everything in it. Everything that has changed is computed again: a cached result saves reading, and never
-decides what is correct. So it may be lost, or have another version, at any time.
+They depend on unchanged closed segments, on the rules of the run, and, if they concern the whole directory, on
+everything in it. Everything that has changed is computed again: a cached result saves reading, and never decides what
+is correct. So it may be lost, or have another version, at any time.
 
-Marks that identify a closed segment across runs without reading it: file facts, first and last batch header.
-
-Offsets, size, modification time and inode change with every change of a file, unless somebody restores them. So the
-headers of the first and the last batch count as well; the end of the offset index shows where the last one is. Without
-a usable index, only the first one is used. The time of an object in S3 is that of its last write and cannot be
-restored, so nothing of it is read; a ``file://`` URL is a file like any other.
+A ``SegmentMark`` identifies a closed segment across runs without reading it. Offsets, size, modification time and inode
+change with every change of a file, unless somebody restores them. So the headers of the first and the last batch count
+as well; the end of the offset index shows where the last one is. Without a usable index, only the first one is used.
+The time of an object in S3 is that of its last write and cannot be restored, so nothing of it is read; a ``file://``
+URL is a file like any other.
 """
 
 from __future__ import annotations

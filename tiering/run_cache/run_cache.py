@@ -4,12 +4,10 @@ A look-up reads directory entries, and of the closed segments of the results the
 and last header. Spark's executors on other machines cannot read the state directory, so states of anchors are stored
 and used only if this machine reads the segments. Everything else happens in the driver.
 
-Reads and writes the files of the run cache: one directory per partition, in the state directory.
-
-``memory.json`` is a line with version and checksum, and a line with the cached results; the states of anchors are
-beside it. Every file is written whole or not at all, and the last writer wins, so two runs at once, or a kill at any
-moment, leave a complete file, if perhaps not the newest. A file of another version, or a damaged one, is ignored, and
-written again.
+The state directory has one directory per partition. Its ``memory.json`` is a line with version and checksum, and a line
+with the cached results; the states of anchors are beside it. Every file is written whole or not at all, and the last
+writer wins, so two runs at once, or a kill at any moment, leave a complete file, if perhaps not the newest. A file of
+another version, or a damaged one, is ignored, and written again.
 """
 
 from __future__ import annotations

@@ -1,19 +1,17 @@
-"""Reads a file of metadata records batch by batch, a log segment or a checkpoint; every checksum is verified.
+"""Reads a file of metadata records batch by batch, a log segment or a checkpoint; encodes and decodes the records.
 
-Batches follow one another without a gap, since nothing compacts this log. The last batch of the active segment may be
-torn (truncated, or zeros), left by a writer that was killed or is still writing. Kafka truncates it when it next opens
-the log, because it was never acknowledged; here reading ends before it. Anywhere else, or with any other fault, it is
-damage.
+Every checksum is verified. Batches follow one another without a gap, since nothing compacts this log. The last batch of
+the active segment may be torn (truncated, or zeros), left by a writer that was killed or is still writing. Kafka
+truncates it when it next opens the log, because it was never acknowledged; here reading ends before it. Anywhere else,
+or with any other fault, it is damage.
 
-Source: ``RecordsIterator`` and ``KafkaMetadataLog`` in Kafka's raft and core modules.
+A record is a frame version, type, version, and the message. The control records of a KRaft quorum are decoded, too:
+leader changes, voters, and the beginning and end of a checkpoint.
 
-Encodes and decodes metadata records: frame version, type, version, and the message.
-
-Also decodes the control records of a KRaft quorum: leader changes, voters, and the beginning and end of a checkpoint.
-
-Source: ``AbstractApiMessageSerde`` and ``MetadataRecordSerde``; ``LeaderChangeMessage``, ``SnapshotHeaderRecord``,
-``SnapshotFooterRecord``, ``KRaftVersionRecord`` and ``VotersRecord`` in Kafka's clients module; ``ControlRecordUtils``;
-KIP-595, KIP-630, KIP-853.
+Source: ``RecordsIterator`` and ``KafkaMetadataLog`` in Kafka's raft and core modules; ``AbstractApiMessageSerde`` and
+``MetadataRecordSerde``; ``LeaderChangeMessage``, ``SnapshotHeaderRecord``, ``SnapshotFooterRecord``,
+``KRaftVersionRecord`` and ``VotersRecord`` in Kafka's clients module; ``ControlRecordUtils``; KIP-595, KIP-630,
+KIP-853.
 """
 
 from __future__ import annotations
