@@ -33,7 +33,7 @@ TOP_LEVEL: Final = PACKAGES | {
 """What a visitor sees; files whose names begin with a dot stand beside them."""
 DOORS: Final = {
     "apscheduler": "scheduler/service/schedules.py",
-    "uvicorn": "scheduler/daemon/http_server.py",
+    "uvicorn": "scheduler/daemon/serve.py",
     "boto3": "storage/stores/s3_client.py",
     "botocore": "storage/stores/s3*.py",
     "pyspark": "replay/spark/*.py",

@@ -17,7 +17,7 @@ import math
 import threading
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.access.errors import QuotaExceededError
+from resnap.scheduler.access.roles import QuotaExceededError
 from resnap.scheduler.disk_reads import READ_S, DiskReads
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, ResnapError

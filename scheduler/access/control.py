@@ -8,8 +8,14 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.scheduler.access.audit_log import AuditLog
-from resnap.scheduler.access.errors import ForbiddenError, TooManyFailuresError, UnauthenticatedError
-from resnap.scheduler.access.roles import LOCAL, Principal, Role
+from resnap.scheduler.access.roles import (
+    LOCAL,
+    ForbiddenError,
+    Principal,
+    Role,
+    TooManyFailuresError,
+    UnauthenticatedError,
+)
 from resnap.scheduler.access.tokens import Tokens
 
 if TYPE_CHECKING:

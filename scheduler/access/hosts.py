@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from resnap.scheduler.access.errors import CrossSiteError, UnknownHostError
+from resnap.scheduler.access.roles import CrossSiteError, UnknownHostError
 from resnap.storage.errors import ConfigurationError
 
 if TYPE_CHECKING:

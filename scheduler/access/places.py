@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.access.errors import PlaceForbiddenError
+from resnap.scheduler.access.roles import PlaceForbiddenError
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.stores.protocol import is_safe_path
 from resnap.storage.stores.urls import is_store_url, local_path

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.scheduler.access import errors as access
+from resnap.scheduler.access import roles as access
 from resnap.scheduler.runs.partition_details import NoSnapshotError
 from resnap.scheduler.runs.worker import RETRY_AFTER_S, QueueFullError
 from resnap.scheduler.state.database import StateError

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from resnap.scheduler.access.errors import UnauthenticatedError
+from resnap.scheduler.access.roles import UnauthenticatedError
 from resnap.scheduler.api.problem_kinds import (
     BY_CODE,
     INTERNAL,

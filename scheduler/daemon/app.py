@@ -12,7 +12,7 @@ from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
-from resnap.scheduler.access.errors import UnauthenticatedError
+from resnap.scheduler.access.roles import UnauthenticatedError
 from resnap.scheduler.api import audit, fleet, partitions, plans, probes, problems, runs, schedules
 from resnap.scheduler.api.auth import identified_if_known
 from resnap.scheduler.api.events import EventFeeds

@@ -8,6 +8,10 @@ systemd is notified that the service is ready, reloading, stopping or alive, wit
 the socket in ``NOTIFY_SOCKET``; without that variable none are sent. A failed delivery is not a reason to stop: systemd
 decides what to do.
 
+The HTTP server is uvicorn, with limits on the time to send a request and on the number of connections. uvicorn limits
+only the time between two requests: a connection without a complete first request may stay open for ever. A thousand of
+those use up the process's file descriptors, which the active run needs, too.
+
 Source: ``sd_notify(3)``, ``sd_watchdog_enabled(3)``; the protocol is declared stable there.
 """
 
@@ -22,12 +26,14 @@ import resource
 import signal
 import socket
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
 from resnap.scheduler.daemon.app import create_app
-from resnap.scheduler.daemon.http_server import HttpServer
 from resnap.scheduler.service.services import address_of
 from resnap.scheduler.settings.environment import process_environment
 from resnap.storage.errors import ConfigurationError, ResnapError
@@ -35,9 +41,108 @@ from resnap.storage.threads import end_pauses
 from resnap.storage.version import resnap_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Self
+
+    from fastapi import FastAPI
+    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
     from resnap.scheduler.service.services import Services
+
+
+REQUEST_S: Final = 30.0
+"""For a whole request, head and body; a body of the greatest length then takes 35 KB a second."""
+MOST_CONNECTIONS: Final = 800
+"""Open at once: all event streams that may be, and others; no more is left to callers of the files that may be open."""
+
+
+class Connection(H11Protocol):
+    """HTTP/1.1 to one client, which must send a request within ``REQUEST_S`` of connecting or of the last response.
+
+    A response may take any time; an event stream stays open.
+    """
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    @property
+    def waits_until_s(self) -> float | None:
+        """When the connection times out, by the loop's clock; None while a response is being made."""
+        return None if self._waiting is None else self._waiting.when()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the base does
+        """Accept a connection; at the limit, close the one that has waited longest, if any waits.
+
+        Otherwise a client that holds connections without requests would lock out all others.
+        """
+        super().connection_made(transport)
+        if len(self.connections) == MOST_CONNECTIONS:
+            self.logger.warning(
+                "%d connections are open; a further one closes the one that has waited longest", MOST_CONNECTIONS
+            )
+        others = {one.waits_until_s: one for one in self.connections if isinstance(one, Connection)}
+        waiting = {until_s: one for until_s, one in others.items() if until_s is not None}
+        self._wait()
+        if len(self.connections) > MOST_CONNECTIONS:
+            (waiting[min(waiting)] if waiting else self).let_go()
+
+    def handle_events(self) -> None:
+        """Handle received data; also called after a response, for data that came before it."""
+        super().handle_events()
+        asked: RequestResponseCycle | None = self.cycle
+        if asked is None or asked.more_body or asked.response_complete:
+            self._wait()
+        else:
+            self._wait_no_more()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go of the loop."""
+        self._wait_no_more()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        """Start the timeout for a complete request; sending it byte by byte does not extend it."""
+        if self._waiting is None:
+            self._waiting = self.loop.call_later(REQUEST_S, self.transport.close)
+
+    def let_go(self) -> None:
+        """Close the connection at once."""
+        self._wait_no_more()
+        self.transport.abort()
+
+    def _wait_no_more(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn without its own signal handling and log, which the daemon does."""
+
+    @classmethod
+    def of(cls, app: FastAPI, trusted_proxies: Sequence[str]) -> Self:
+        """Return the server of ``app``; forwarded addresses are trusted from ``trusted_proxies`` only.
+
+        By default uvicorn trusts every client on this machine, and any address could get into the audit log.
+        """
+        return cls(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                http=Connection,
+                ws="none",
+                proxy_headers=bool(trusted_proxies),
+                forwarded_allow_ips=list(trusted_proxies),
+                timeout_graceful_shutdown=5,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
 
 MOST_PORT: Final = 65_535
 FAILED: Final = 1

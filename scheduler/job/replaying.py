@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.large_states import LargeStates
-from resnap.scheduler.job.wiring import reading_of, rules_of
+from resnap.scheduler.job.wiring import public_key, reading_of, rules_of
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN, GIVEN_ORIGINS
 from resnap.scheduler.settings.environment import process_environment
-from resnap.scheduler.settings.key_files import public_key
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.storage.errors import StalePlanError, UsageError

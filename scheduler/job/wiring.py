@@ -12,12 +12,13 @@ from resnap.replay.scan.reading import Reading
 from resnap.replay.spark.settings import processors
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.settings.declaration import declared_in
-from resnap.scheduler.settings.key_files import key_ring
 from resnap.scheduler.settings.replay import BrokerSettings, ClusterSettings, ReplaySettings
 from resnap.scheduler.settings.running_cluster import connect
 from resnap.scheduler.settings.settings import given_flags
 from resnap.scheduler.settings.store import StoreSettings
+from resnap.storage.encryption import KeyRing, RsaKey, rsa_key
 from resnap.storage.errors import ConfigurationError, UsageError
+from resnap.storage.key_file import KeyFile
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.urls import is_store_url, without_slash
 from resnap.storage.words import instant
@@ -25,13 +26,14 @@ from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.selection import Scope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.judging.planning import SavedPlan
+
 
 _RULES: Final = (
     "config",
@@ -175,3 +177,37 @@ def scope_of(
         rule_flags=tuple(rule_flags_of(settings)),
         store_flags=tuple(given_flags(settings, _STORES)),
     )
+
+
+def key_ring(files: Mapping[str, str]) -> KeyRing:
+    """Return the private keys in ``files``, by the names of their pairs.
+
+    Raises:
+        ConfigurationError: a file cannot be read, or holds no private RSA key.
+
+    """
+    return KeyRing(tuple(_key(name, file, private=True) for name, file in files.items()))
+
+
+def public_key(files: Mapping[str, str]) -> RsaKey | None:
+    """Return the one public key in ``files``; None without any.
+
+    Raises:
+        ConfigurationError: there are several, a file cannot be read, or holds no RSA key.
+
+    """
+    if len(files) > 1:
+        raise ConfigurationError(f"--encryption-public-key: expected one, found {len(files)}: {', '.join(files)}")
+    return next((_key(name, file, private=False) for name, file in files.items()), None)
+
+
+def _key(name: str, file: str, *, private: bool) -> RsaKey:
+    flag = f"--encryption-{'private' if private else 'public'}-key"
+    if ":" in name:
+        raise ConfigurationError(f"{flag} {name}: expected the name of a key pair, which has no colon")
+    try:
+        key = RsaKey(name, KeyFile.read(Path(file)))
+    except OSError as error:
+        raise ConfigurationError(f"{flag} {name}={file}: cannot be read: {error.strerror}") from error
+    rsa_key(key, private=private)
+    return key

@@ -9,7 +9,7 @@ from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import FINAL, RunState
 from resnap.scheduler.telemetry.logs import logger
-from resnap.scheduler.telemetry.series import REPLICA_STATES
+from resnap.scheduler.telemetry.metrics import REPLICA_STATES
 from resnap.storage.errors import StoreError
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.runs.configuration import Configuration
-    from resnap.scheduler.runs.ids import Ids
-    from resnap.scheduler.runs.run import Row, RunRequest
+    from resnap.scheduler.runs.run import Ids, Row, RunRequest
     from resnap.tiering.engine import Engine
     from resnap.tiering.planner import Planned
 

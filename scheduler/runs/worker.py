@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.clock import Clock
     from resnap.scheduler.runs.execution import Execution
     from resnap.scheduler.runs.history import History
-    from resnap.scheduler.runs.ids import Ids
     from resnap.scheduler.runs.observation import Observation
-    from resnap.scheduler.runs.run import Row, RunRequest
+    from resnap.scheduler.runs.run import Ids, Row, RunRequest
 
 RETRY_AFTER_S: Final = 30
 """When to try again if the queue is full."""

@@ -17,12 +17,11 @@ from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
 from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution
 from resnap.scheduler.runs.history import History, RunFilter
-from resnap.scheduler.runs.ids import Ids
 from resnap.scheduler.runs.observation import Observation
 from resnap.scheduler.runs.partition_details import PartitionDetails
 from resnap.scheduler.runs.plans import Plans
 from resnap.scheduler.runs.reporting import reported
-from resnap.scheduler.runs.run import BY_API, FINAL, RunEnd, RunRequest, RunState
+from resnap.scheduler.runs.run import BY_API, FINAL, Ids, RunEnd, RunRequest, RunState
 from resnap.scheduler.runs.scan_history import prune_days
 from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.runs.worker import Worker

@@ -1,26 +1,172 @@
-"""The service's metrics by what its configuration names, and the output for Prometheus.
+"""The service's metrics: the declaration of each series, what changes it, and the output for Prometheus.
 
-A value that was not announced, such as a directory that was named in a request, counts as ``other``, or has no series,
-so that the configuration alone decides how many there are.
+Every series is there from the start, at 0, for each value of its labels that is known: an alert on a series that is
+absent never fires. Any other value, such as a directory that was named in a request, counts as ``other``, or has no
+series, so that the configuration alone decides how many there are.
+
+Names follow Prometheus' conventions (base units, ``_total``, one quantity each). No label takes its values from what a
+cluster or a caller holds: topics, partitions, producer ids, principals, paths of requests. Those are in the API.
+
+Source: https://prometheus.io/docs/practices/naming.
 """
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import product
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from prometheus_client import Metric, ProcessCollector, disable_created_metrics
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    Info,
+    Metric,
+    ProcessCollector,
+    disable_created_metrics,
+)
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
+from resnap.scheduler.registry import KINDS
 from resnap.scheduler.settings.values import shown
-from resnap.scheduler.telemetry.series import OTHER, Series, one_of
+from resnap.tiering.judging.readiness import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from resnap.tiering.quota.quota_manager import Series as QuotaSeries
+
+
+T = TypeVar("T", bound=Counter | Gauge | Histogram)
+
+OTHER: Final = "other"
+RUN_STATES: Final = ("succeeded", "partially_failed", "failed", "cancelled")
+UPLOAD_FAILURES: Final = (
+    "StoreAccessError",
+    "StoreFullError",
+    "StoreUnavailableError",
+    "ObjectChangedError",
+    "ObjectExistsError",
+    "ObjectNotFoundError",
+    "TooLargeError",
+    "UnsupportedError",
+    "UploadGoneError",
+    "VerificationError",
+)
+"""The codes of errors, as the API gives them."""
+MISMATCHES: Final = ("snapshot", "object", "gap", "overlap")
+"""What a store holds otherwise than it should (`Mismatch`)."""
+SIZES: Final = {
+    "tierable": "Bytes of closed segments that a broker can tier.",
+    "blocked": "Bytes of closed segments that a broker does not get to.",
+    "shipped": "Bytes of closed segments that are in remote storage already.",
+    "freeable": "Bytes that a broker could delete from its disk once nothing is blocked that can be helped.",
+}
+"""Of all scanned partitions, by the last scans."""
+REPLICA_STATES: Final = ("lost", "lagging", "unknown")
+SCHEDULER_EVENTS: Final = ("missed", "max_instances", "error", "queue_full")
+RUN_BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 43200, 86400)
+"""From a scan that finds everything known to a replay that takes a day."""
+REQUEST_BUCKETS_S: Final = (0.005, 0.025, 0.1, 0.5, 2.5, 10)
+"""Few, since each is a series for each route, and they are most of what a scrape has."""
+_SOURCE: Final = ("cluster", "log_dir")
+
+
+class Labelled(Generic[T]):
+    """The series of one name, by labels whose values are known."""
+
+    def __init__(self, metric: T, known: Sequence[Sequence[str]], others: Sequence[str] = (OTHER,)) -> None:
+        self._metric, self._known = metric, known
+        for values in product(*((*one, *others) for one in known)):
+            metric.labels(*values)
+
+    def of(self, *values: str) -> T:
+        """Return the series of these values, of which each that is not known counts as ``other``."""
+        known = (one_of(*both) for both in zip(values, self._known, strict=True))
+        return self._metric.labels(*known)  # type: ignore[return-value] # of the class of the metric
+
+
+class Series:
+    """All series of one registry; each attribute is named as its series, without prefix and suffix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        counter, counters, gauge, gauges = self._counter, self._counters, self._gauge, self._gauges
+        self.build = Info("resnap_build", "The Resnap that runs.", registry=self.registry)
+
+        self.segments_scanned = counter("segments_scanned", "Segments that scans have seen.", *_SOURCE)
+        self.segments_missing_snapshot = gauge(
+            "segments_missing_snapshot", "Segments without a usable producer snapshot, by the last scan.", *_SOURCE
+        )
+        meaning = (
+            "How long the oldest closed segment that is not in remote storage had waited, by the last scan; 0 for none."
+        )
+        self.oldest_segment_not_in_remote_seconds = gauge("oldest_segment_not_in_remote_seconds", meaning, *_SOURCE)
+        meaning = "The most producers in the newest snapshot of one partition, by the last scan since the start."
+        self.partition_producers_max = gauge("partition_producers_max", meaning, *_SOURCE)
+        verdicts = tuple(verdict.value for verdict in Verdict)
+        self.partitions = gauges("partitions", "Partitions by verdict, by the last scans.", verdict=verdicts)
+        self.topics = gauges("topics", "Topics by verdict, by the last scans.", verdict=verdicts)
+        self.sizes = {name: gauge(f"{name}_bytes", meaning) for name, meaning in SIZES.items()}
+        self.last_scan_success = gauge("last_scan_success", "Whether the last scan succeeded.")
+
+        self.snapshots_written = counter("snapshots_written", "Producer snapshots.", "cluster", "result")
+        self.batches_replayed = counter("batches_replayed", "Record batches that were replayed.")
+        self.replay_bytes = counter("replay_bytes", "Bytes of segments that were replayed.")
+        self.upload_bytes = counter("upload_bytes", "Bytes sent to object stores.")
+        meaning = "Segments that could not be shipped."
+        self.upload_failures = counters("upload_failures", meaning, reason=UPLOAD_FAILURES)
+        meaning = "Replicas of the running cluster that lost state, lag or are not known, by the last check of them."
+        self.replicas = gauges("replicas", meaning, state=REPLICA_STATES)
+        meaning = "Partitions with unfit producer snapshots in a store, by the last verification of each schedule."
+        self.remote_partitions_unfit = gauge("remote_partitions_unfit", meaning)
+        meaning = "Differences that a verification found."
+        self.verify_mismatches = counters("verify_mismatches", meaning, kind=MISMATCHES)
+
+        meaning = "From the start of a run to its end."
+        self.run_duration_seconds = Labelled(self._seconds("run", meaning, "kind", RUN_BUCKETS_S), [[*KINDS]])
+        self.runs = counters("runs", "Runs that have ended.", kind=[*KINDS], state=RUN_STATES)
+        self.runs_orphaned = counter("runs_orphaned", "Runs that an earlier process left behind unfinished.")
+        self.last_success = gauge("last_success_timestamp_seconds", "When a run last succeeded; 0 for never.")
+        self.schedule_last_success = gauge(
+            "schedule_last_success_timestamp_seconds", "When a schedule's run last succeeded; 0 for never.", "schedule"
+        )
+        self.queue_runs = gauges("queue_runs", "Runs that have not ended.", state=("waiting", "running"))
+        self.queue_limit_runs = gauge("queue_limit_runs", "How many runs may wait before requests are refused.")
+        meaning = "Due runs that were not started."
+        self.scheduler_events = counters("scheduler_events", meaning, event=SCHEDULER_EVENTS)
+        meaning = "Whether the last reload of the configuration succeeded."
+        self.config_last_reload_success = gauge("config_last_reload_success", meaning)
+
+        self.http_requests = counter("http_requests", "Requests answered.", "route", "method", "status")
+        meaning = "From a request to its answer; of an event stream, to its first byte."
+        self.http_request_duration_seconds = self._seconds("http_request", meaning, "route", REQUEST_BUCKETS_S)
+        self.event_streams = gauge("event_streams", "Event streams that are open.")
+
+    def _counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"resnap_{name}", meaning, labels, registry=self.registry)
+
+    def _counters(self, name: str, meaning: str, **known: Sequence[str]) -> Labelled[Counter]:
+        return Labelled(self._counter(name, meaning, *known), [*known.values()])
+
+    def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
+        return Gauge(f"resnap_{name}", meaning, labels, registry=self.registry)
+
+    def _gauges(self, name: str, meaning: str, **known: Sequence[str]) -> Labelled[Gauge]:
+        return Labelled(self._gauge(name, meaning, *known), [*known.values()], others=())
+
+    def _seconds(self, name: str, meaning: str, label: str, buckets: Sequence[float]) -> Histogram:
+        full_name = f"resnap_{name}_duration_seconds"
+        return Histogram(full_name, meaning, (label,), buckets=buckets, registry=self.registry)
+
+
+def one_of(value: str, known: Collection[str]) -> str:
+    """Return ``value`` if it is known, else ``other``."""
+    return value if value in known else OTHER
+
 
 RESULTS: Final = ("ok", "failed", "skipped")
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx")

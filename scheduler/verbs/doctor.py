@@ -25,8 +25,7 @@ from resnap.scheduler.output.answer import faults_line
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.verbs.findings import DoctorFinding, Health, fail, failed, ok, warn
-from resnap.scheduler.verbs.store_probe import probe_store
+from resnap.scheduler.verbs.store_probe import DoctorFinding, Health, fail, failed, ok, probe_store, warn
 from resnap.storage.errors import ConfigurationError, ResnapError
 from resnap.storage.log.log_dir import LogDir
 from resnap.storage.log.log_dir_lock import lock_holder

@@ -20,12 +20,13 @@ from resnap.scheduler.job.reports import incomplete_warning
 from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
-from resnap.scheduler.verbs.restore_by_engine import replaced_snapshots, restoring_copier
 from resnap.scheduler.verbs.restored_partition import (
     RestoredPartition,
     RestoreView,
     missing_id_warning,
     passed_over,
+    replaced_snapshots,
+    restoring_copier,
     warnings_of,
 )
 from resnap.scheduler.verbs.restored_state import exported_state

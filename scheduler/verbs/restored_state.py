@@ -9,10 +9,10 @@ from resnap.scheduler.job.reports import identity
 from resnap.scheduler.verbs.planned import MOST_NAMED
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import agreeing, first_of, instant, some
+from resnap.tiering.cluster_state.group_offsets import SCRIPT, group_resets, write_resets
 from resnap.tiering.cluster_state.state import merged
 from resnap.tiering.cluster_state.stored import named_state, newest_states
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
-from resnap.tiering.restoring.group_resets import SCRIPT, group_resets, write_resets
 from resnap.tiering.restoring.new_cluster import cluster_records, is_of_cluster
 from resnap.tiering.shipping.stored_topics import UNKNOWN, TopicSettings
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from resnap.storage.disk import Disk
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.cluster_state.group_offsets import GroupReset
     from resnap.tiering.cluster_state.state import ClusterState
     from resnap.tiering.controller.metadata.records import MetadataRecord
-    from resnap.tiering.restoring.group_resets import GroupReset
     from resnap.tiering.restoring.new_cluster import NewTopic
     from resnap.tiering.restoring.restoration import Restoration
 

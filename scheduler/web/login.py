@@ -16,8 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from resnap.scheduler.access.control import AccessControl
-from resnap.scheduler.access.errors import AccessError, TooManyFailuresError
-from resnap.scheduler.access.roles import Principal
+from resnap.scheduler.access.roles import AccessError, Principal, TooManyFailuresError
 from resnap.scheduler.access.tokens import SESSION_S
 from resnap.scheduler.api.auth import SESSION_COOKIE, access_of
 from resnap.scheduler.api.middleware import LOGIN_PATH, LOGOUT_PATH

@@ -9,7 +9,7 @@ from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.contract import Reported
 from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.verbs.inspect.file import Asked, InspectView, Opened, run
-from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
+from resnap.scheduler.verbs.inspect.opened_file import Kind, kind_by_content, kind_by_name
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes

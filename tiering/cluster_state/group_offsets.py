@@ -1,4 +1,4 @@
-"""Reads ``__consumer_offsets`` in a log dir: the offsets that consumer groups have committed.
+"""Reads committed offsets of consumer groups from ``__consumer_offsets``, and writes files that reset them.
 
 A group is in one partition of the topic, by its hash; a broker has the partitions that it is a replica of. The last
 record of a group and partition counts. A record without a value removes the offset.
@@ -8,17 +8,23 @@ one meanwhile: the order of the records decides, not that of the markers. Those 
 count. Other records of the topic have keys of versions from 2 on. Of these only the names of share groups are read;
 what they have acknowledged is in ``__share_group_state``.
 
+``kafka-consumer-groups.sh --reset-offsets --from-file`` takes the files that are written for a restored cluster. An
+offset above the end of what was restored is cut to that end: the records from there on are lost, and new ones will have
+these offsets. Offsets of topics that were not restored, or that are not the same by their ids, are left out.
+
 Source: ``OffsetMetadataManager.replay`` and ``replayEndTransactionMarker``, before 4.0
 ``GroupMetadataManager.loadGroupsAndOffsets``; ``OffsetCommitKey.json`` (0 to 1), ``OffsetCommitValue.json`` (0 to 4),
-``ShareGroupMetadataKey.json``.
+``ShareGroupMetadataKey.json``; ``ConsumerGroupCommand``, ``CsvUtils.CsvRecordNoGroup``.
 """
 
 from __future__ import annotations
 
+import shlex
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NamedTuple, TypeAlias
 
+from resnap.storage.disk import writable, write_file
 from resnap.storage.errors import FormatError, in_file
 from resnap.storage.log.compression import decompress
 from resnap.storage.log.internal_topic import read_partition_batches
@@ -27,13 +33,17 @@ from resnap.storage.log.record import COMMIT, read_client_records, read_control_
 from resnap.storage.log.record_batch import HEADER
 from resnap.storage.messages.schema import Int32, Int64, Since, String, read_whole
 from resnap.storage.messages.wire import Cursor
+from resnap.storage.stores.protocol import key_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from resnap.storage.crc32c import Buffer
+    from resnap.storage.disk import Disk
     from resnap.storage.log.internal_topic import PlacedBatch
     from resnap.storage.log.partition_dir import PartitionDir
+
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 NEWEST_KEY_VERSION: Final = 1
@@ -235,3 +245,76 @@ def _share_groups(records: Mapping[bytes, _Written]) -> Iterator[str]:
             group = decode_share_group(key, at=place.position)
         if group is not None:
             yield group
+
+
+SCRIPT: Final = "reset-offsets.sh"
+_HEAD: Final = """#!/bin/sh
+# Sets the offsets of all groups: sh {script} HOST:PORT [further options of kafka-consumer-groups.sh]
+set -e
+cd "$(dirname "$0")"
+"""
+
+
+class Cut(NamedTuple):
+    """A committed offset above the end of what was restored."""
+
+    group: str
+    topic_partition: TopicPartition
+    committed: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReset:
+    """The offsets that a group gets."""
+
+    group: str
+    offsets: Mapping[TopicPartition, int]
+    cut: tuple[Cut, ...]
+
+    @property
+    def file_name(self) -> str:
+        """The name of its file; groups have names that a file cannot have."""
+        return f"{key_part(self.group or None)}.csv"
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the content of its file."""
+        for partition, offset in self.offsets.items():
+            yield f"{partition.topic},{partition.partition},{offset}\n".encode()
+
+
+def group_resets(groups: GroupOffsets, ends: Mapping[TopicPartition, int]) -> list[GroupReset]:
+    """Return what each group gets in the partitions of ``ends``, with their log ends; others are left out."""
+    resets = []
+    for group, committed in groups.items():
+        there = {partition: found.offset for partition, found in committed.items() if partition in ends}
+        if there:
+            cut = [
+                Cut(group, partition, offset, ends[partition])
+                for partition, offset in there.items()
+                if offset > ends[partition]
+            ]
+            offsets = {partition: min(offset, ends[partition]) for partition, offset in there.items()}
+            resets.append(GroupReset(group=group, offsets=offsets, cut=tuple(cut)))
+    return resets
+
+
+def write_resets(resets: Sequence[GroupReset], directory: Path, disk: Disk) -> None:
+    """Write a file for each group into ``directory``, and a script that gives each to Kafka's tool.
+
+    Raises:
+        LogDirError: they cannot be written.
+
+    """
+    with writable(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+    for reset in resets:
+        write_file(disk, directory / reset.file_name, reset.lines())
+    write_file(disk, directory / SCRIPT, _script(resets))
+
+
+def _script(resets: Sequence[GroupReset]) -> Iterator[bytes]:
+    yield _HEAD.format(script=SCRIPT).encode()
+    for reset in resets:
+        named = shlex.join(["--group", reset.group, "--reset-offsets", "--from-file", reset.file_name, "--execute"])
+        yield f'kafka-consumer-groups.sh --bootstrap-server "$@" {named}\n'.encode()

@@ -12,9 +12,8 @@ import typer
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import sources_of
-from resnap.scheduler.verbs.inspect.file_kinds import Kind, kind_by_content, kind_by_name
 from resnap.scheduler.verbs.inspect.files import INSPECTORS
-from resnap.scheduler.verbs.inspect.opened_file import opened_file
+from resnap.scheduler.verbs.inspect.opened_file import Kind, kind_by_content, kind_by_name, opened_file
 from resnap.storage.errors import FormatError, UsageError, in_file
 from resnap.storage.words import bytes_text
 

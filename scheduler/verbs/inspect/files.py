@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from resnap.scheduler.job.reports import producer_row, show_time
 from resnap.scheduler.output.records import columns_of, record, row_of
 from resnap.scheduler.output.rendering import Answer, Column, Row, plain_text
-from resnap.scheduler.verbs.inspect.file_kinds import Kind
+from resnap.scheduler.verbs.inspect.opened_file import Kind
 from resnap.scheduler.verbs.inspect.segments import SegmentInspection
 from resnap.storage.errors import FormatError, UsageError, in_file
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_manifest

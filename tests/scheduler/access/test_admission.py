@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.access.admission import AdmissionControl
-from resnap.scheduler.access.errors import QuotaExceededError
+from resnap.scheduler.access.roles import QuotaExceededError
 from resnap.storage.disk import Disk
 from resnap.tiering.controller.metadata.records import ClientQuotaRecord, EntityData
 from resnap.tiering.controller.metadata.writer import open_metadata_log

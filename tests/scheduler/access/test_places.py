@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.access.errors import PlaceForbiddenError
 from resnap.scheduler.access.places import Places
+from resnap.scheduler.access.roles import PlaceForbiddenError
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.stores.urls import local_path
 

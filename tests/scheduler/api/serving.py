@@ -18,7 +18,7 @@ from resnap.scheduler.access.control import AccessControl
 from resnap.scheduler.access.hosts import AuthMode, Hosts
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.daemon.app import guard
-from resnap.scheduler.daemon.http_server import HttpServer
+from resnap.scheduler.daemon.serve import HttpServer
 from resnap.scheduler.state.database import Database
 from tests.clocks import FixedClock
 

@@ -16,7 +16,7 @@ import pytest
 from fastapi import APIRouter
 from pydantic import BaseModel, Field
 
-from resnap.scheduler.access import errors as access_errors
+from resnap.scheduler.access import roles as access_errors
 from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
 from resnap.scheduler.api.problem_kinds import BY_CODE, KINDS, HttpError, NotFoundError, kind_of
 from resnap.scheduler.api.problems import MEDIA_TYPE, problems

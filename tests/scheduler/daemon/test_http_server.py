@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from resnap.scheduler.daemon import http_server
+from resnap.scheduler.daemon import serve
 from tests.scheduler.api.serving import listening
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def asked() -> threading.Event:
 def address(
     monkeypatch: pytest.MonkeyPatch, answering: threading.Event, asked: threading.Event
 ) -> Iterator[tuple[str, int]]:
-    monkeypatch.setattr(http_server, "REQUEST_S", 1.0)
+    monkeypatch.setattr(serve, "REQUEST_S", 1.0)
     app = FastAPI()
 
     @app.get("/slow")
@@ -99,8 +99,8 @@ def test_an_answer_may_take_longer_than_a_request(address: tuple[str, int], answ
 def test_who_has_waited_longest_makes_room_for_who_asks(
     address: tuple[str, int], answering: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_S", PATIENCE_S)
-    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(serve, "REQUEST_S", PATIENCE_S)
+    monkeypatch.setattr(serve, "MOST_CONNECTIONS", 3)
     answering.set()
     with connected(address) as idle, connected(address) as silent, connected(address) as later:
         idle.sendall(WHOLE.replace(b"Connection: close\r\n", b""))
@@ -135,8 +135,8 @@ def test_only_a_trusted_proxy_may_name_its_caller(trusted: tuple[str, ...], seen
 def test_more_connections_than_may_be_are_turned_away_while_all_are_answered(
     address: tuple[str, int], answering: threading.Event, asked: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_server, "REQUEST_S", PATIENCE_S)
-    monkeypatch.setattr(http_server, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(serve, "REQUEST_S", PATIENCE_S)
+    monkeypatch.setattr(serve, "MOST_CONNECTIONS", 1)
     with connected(address) as first:
         first.sendall(WHOLE)
         assert asked.wait(PATIENCE_S)

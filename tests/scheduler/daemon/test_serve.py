@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.scheduler.clock import SystemClock, milliseconds
-from resnap.scheduler.runs.ids import Ids
-from resnap.scheduler.runs.run import Run, RunEnd, RunRequest, RunState
+from resnap.scheduler.runs.run import Ids, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.api.whole import FINAL
 from tests.scheduler.daemon.process import PATIENCE_S, Process, configure, eventually, serving, started, states

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.runs.ids import Ids
+from resnap.scheduler.runs.run import Ids
 
 TIMES = st.lists(st.integers(0, (1 << 50) - 2), min_size=2, max_size=20)
 

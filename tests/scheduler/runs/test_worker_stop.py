@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.runs.history import History
-from resnap.scheduler.runs.ids import Ids
-from resnap.scheduler.runs.run import RunRequest, RunState
+from resnap.scheduler.runs.run import Ids, RunRequest, RunState
 from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.state.database import Database
 

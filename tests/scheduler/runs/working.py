@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.runs.history import History
-from resnap.scheduler.runs.ids import Ids
-from resnap.scheduler.runs.run import RunKind, RunRequest
+from resnap.scheduler.runs.run import Ids, RunKind, RunRequest
 from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.state.database import Database
 

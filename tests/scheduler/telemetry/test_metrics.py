@@ -11,9 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from resnap.scheduler.registry import KINDS
-from resnap.scheduler.telemetry import series as module
-from resnap.scheduler.telemetry.metrics import Metrics, Watched
-from resnap.scheduler.telemetry.series import MISMATCHES, UPLOAD_FAILURES
+from resnap.scheduler.telemetry import metrics as module
+from resnap.scheduler.telemetry.metrics import MISMATCHES, UPLOAD_FAILURES, Metrics, Watched
 from resnap.storage import errors
 from resnap.storage.version import resnap_revision, resnap_version
 from resnap.tiering.quota.quota_manager import series
