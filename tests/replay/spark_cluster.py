@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyspark
 
-from resnap.replay.spark.jvm import find_java
+from resnap.replay.spark.jvm import find_archive, find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,9 +28,47 @@ if TYPE_CHECKING:
 _OPTIONS = "SPARK_DAEMON_JAVA_OPTS"
 _QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
 """For one that lives for seconds: what the second compiler would make is never used."""
-QUICK_JVMS = {f"spark.{role}.extraJavaOptions": _QUICK_JVM for role in ("driver", "executor")}
-"""Spark properties of an application that lives for seconds: they halve the processor time of its JVMs."""
 _PACKAGE = "org.apache.spark.deploy"
+_CACHE = Path.home() / ".cache"
+
+
+_START = """
+import os
+from resnap.replay.spark.context import spark_context
+from resnap.replay.spark.settings import SparkSettings
+
+with spark_context(SparkSettings(master="local[1]"), os.environ) as context:
+    context.parallelize(range(3)).count()
+"""
+
+
+@cache
+def mapped_classes() -> str:
+    """Give the options of a JVM that maps Spark's classes, from the archive that the second local session makes.
+
+    A start then takes half of the processor time.
+    """
+    scratch = Path(tempfile.mkdtemp(prefix="class-path-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    jars = Path(pyspark.__file__).parent / "jars"
+    java = find_java({}, scratch=scratch)
+    _CACHE.mkdir(exist_ok=True)
+    with (_CACHE / "resnap-tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for number in range(2):
+            archive = find_archive(java, jars, {"XDG_CACHE_HOME": str(_CACHE)}, scratch=scratch)
+            if archive is not None and not archive.is_new:
+                return " ".join(archive.options)
+            if archive is not None:
+                archive.keep(ended_in_order=False)  # the session makes one of its own
+            environment = bare_environment(scratch / f"start-{number}")
+            subprocess.run([sys.executable, "-c", _START], check=True, env=environment, timeout=300)
+    return ""
+
+
+def quick_jvms() -> dict[str, str]:
+    """Give Spark properties of an application that lives for seconds: its JVMs need a third of the processor time."""
+    return {f"spark.{role}.extraJavaOptions": f"{_QUICK_JVM} {mapped_classes()}" for role in ("driver", "executor")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +109,7 @@ def bare_environment(home: Path) -> dict[str, str]:
     for name in ("bash", "dirname", "ps", "sh", "env"):
         (programs / name).symlink_to(shutil.which(name) or "missing")
     (home / "tmp").mkdir()
-    return {"PATH": str(programs), "HOME": str(home), "TMPDIR": str(home / "tmp"),
-            "XDG_CACHE_HOME": str(Path.home() / ".cache")}  # fmt: skip
+    return {"PATH": str(programs), "HOME": str(home), "TMPDIR": str(home / "tmp"), "XDG_CACHE_HOME": str(_CACHE)}
 
 
 def python_without_the_project(directory: Path) -> Path:
@@ -102,7 +143,7 @@ def a_daemon(
     directory.mkdir(parents=True)
     log = directory / "log"
     home = Path(pyspark.__file__).parent
-    by_hand = (f"{environment['JAVA_HOME']}/bin/java", *environment[_OPTIONS].split(), "-cp", f"{home}/jars/*")
+    by_hand = (f"{environment['JAVA_HOME']}/bin/java", "-cp", f"{home}/jars/*", *environment[_OPTIONS].split())
     launcher = (str(home / "bin" / "spark-class"),) if by_script else by_hand
     with log.open("wb") as output:
         process = subprocess.Popen([*launcher, *command], cwd=directory,
@@ -130,9 +171,9 @@ def a_cluster(
     """Run a standalone master and workers of one core each, with ``environment`` and Spark ``properties`` of theirs."""
     java = find_java({}, scratch=directory)
     own = {"spark.master.rest.enabled": "false", "spark.ui.enabled": "false", **(properties or {})}
+    options = (_QUICK_JVM, mapped_classes(), *(f"-D{name}={value}" for name, value in own.items()))
     variables = {**os.environ, "JAVA_HOME": str(java.home), "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "",
-                 _OPTIONS: " ".join((_QUICK_JVM, *(f"-D{name}={value}" for name, value in own.items()))),
-                 **(environment or {})}  # fmt: skip
+                 _OPTIONS: " ".join(options), **(environment or {})}  # fmt: skip
     master = (f"{_PACKAGE}.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
     with ExitStack() as daemons:
         log, _ = daemons.enter_context(a_daemon(directory / "master", variables, *master))

@@ -18,7 +18,7 @@ import pytest
 from resnap.replay.spark.settings import PROJECT_ROOT
 from tests.builders import a_partition
 from tests.replay.replaying import HOUR_MS
-from tests.replay.spark_cluster import QUICK_JVMS, a_cluster, bare_environment, python_without_the_project
+from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project, quick_jvms
 from tests.replay.test_spark_job import transactions
 from tests.strategies import START_MS, DataEvent
 
@@ -136,7 +136,7 @@ def on(cluster: Cluster, place: Place) -> list[str]:
     events = place.directory / "events"
     events.mkdir()
     conf = {
-        **QUICK_JVMS,
+        **quick_jvms(),
         "spark.executor.memory": "512m",
         "spark.pyspark.python": str(python_without_the_project(place.directory)),
         "spark.eventLog.enabled": "true",

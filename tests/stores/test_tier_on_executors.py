@@ -22,7 +22,7 @@ from resnap.storage.errors import LockedError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.properties import MetaProperties
 from tests.logs.log_writer import PartitionWriter, write_log_dir_files
-from tests.replay.spark_cluster import QUICK_JVMS, a_cluster, bare_environment, python_without_the_project
+from tests.replay.spark_cluster import a_cluster, bare_environment, python_without_the_project, quick_jvms
 from tests.scheduler.shipped import check_content, check_store, eligible, manifests
 from tests.stores.counting_relay import relaying
 from tests.stores.servers import MINIO, VERSITYGW
@@ -115,7 +115,7 @@ class Place:
         python = self.directory / "python"
         wanted = {
             "spark.executor.memory": "512m",
-            **QUICK_JVMS,
+            **quick_jvms(),
             "spark.pyspark.python": str(python if python.exists() else python_without_the_project(self.directory)),
             **more,
         }
