@@ -149,7 +149,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "resnap controller config /var/lib/kafka --server-properties /etc/kafka/server.properties",
     ),
     "controller audit": CommandRow(
-        f"{_VERBS}.controller_audit",
+        f"{_VERBS}.controller:AUDIT",
         "Check that producer ids were allocated.",
         "resnap controller audit /var/lib/kafka",
     ),
@@ -165,12 +165,12 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "replicas",
     ),
     "fleet status": CommandRow(
-        f"{_VERBS}.fleet_status",
+        f"{_VERBS}.fleet:STATUS",
         "Say for each topic of the cluster whether tiering can be turned on.",
         "resnap fleet status --config /etc/resnap.toml --bootstrap-server localhost:9092",
     ),
     "fleet gate": CommandRow(
-        f"{_VERBS}.fleet_gate",
+        f"{_VERBS}.fleet:GATE",
         "Say whether a broker may be stopped now.",
         "resnap fleet gate --broker 2 --config /etc/resnap.toml --bootstrap-server localhost:9092",
     ),

@@ -13,7 +13,7 @@ from typing_extensions import is_typeddict
 
 from resnap.scheduler.fleet.status import FleetTopicRow
 from resnap.scheduler.verbs import check as checking
-from resnap.scheduler.verbs import fleet_gate, planned, repair, replayed, replicas, scan, tier, verify
+from resnap.scheduler.verbs import fleet, planned, repair, replayed, replicas, scan, tier, verify
 
 FOLDER: Final = Path(__file__).parent.parent / "docs" / "schemas"
 DOCUMENTS: Final = {
@@ -26,7 +26,7 @@ DOCUMENTS: Final = {
     "repair": ("partitions", repair.RepairRow),
     "replicas": ("replicas", replicas.ReplicaRow),
     "fleet-status": ("topics", FleetTopicRow),
-    "fleet-gate": ("reasons", fleet_gate.GateRow),
+    "fleet-gate": ("reasons", fleet.GateRow),
 }
 """By file: what the rows are called in the document, and their type."""
 _PLAIN: Final = {str: "string", int: "integer", bool: "boolean", NoneType: "null"}

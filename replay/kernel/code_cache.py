@@ -37,7 +37,6 @@ SOURCES: Final = (
     "resnap.replay.kernel.machine",
     "resnap.replay.kernel.checksum",
     "resnap.replay.kernel.fold",
-    "resnap.replay.kernel.stretch",
     "resnap.replay.kernel.hop",
     "resnap.replay.kernel.combine",
     "resnap.replay.kernel.records",

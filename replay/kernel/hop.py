@@ -18,24 +18,23 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from resnap.replay.kernel.checksum import crc32c
 from resnap.replay.kernel.compiling import compiled, inlined
 from resnap.replay.kernel.fold import append_data, append_marker, has_room, record_of_fold
-from resnap.replay.kernel.machine import RWF_NOWAIT, Record, load_8, load_16, load_32, load_64, pread, preadv2
-from resnap.replay.kernel.records import CUT_SHORT, field_bounds, varint
-from resnap.replay.kernel.stretch import (
-    END,
-    FAILED,
-    FULL,
-    LEGACY,
-    MORE,
-    ODD,
-    PAUSED,
-    STOPPED,
-    TAKEN,
-    leader_epoch_at,
-    scan_at,
+from resnap.replay.kernel.machine import (
+    RWF_NOWAIT,
+    Record,
+    load_8,
+    load_16,
+    load_32,
+    load_64,
+    pread,
+    preadv2,
+    record_at,
 )
+from resnap.replay.kernel.records import CUT_SHORT, field_bounds, varint
 from resnap.storage.log.record import ABORT, COMMIT, KEY, MARKER_VALUE, RECORDS_COUNT_POSITION
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
@@ -52,6 +51,53 @@ from resnap.storage.log.record_batch import (
     MAX_SEQUENCE,
     TRANSACTIONAL,
 )
+
+SCAN_DTYPE: Final = np.dtype(
+    [
+        # an iovec, for the system
+        ("iovec_base", "i8"), ("iovec_length", "i8"),
+        # the stretch: bytes, offsets, and the offset before which to stop
+        ("start", "i8"), ("end", "i8"), ("next_base_offset", "i8"), ("stop_offset", "i8"), ("verify_crc", "i8"),
+        # how to read it
+        ("descriptor", "i8"), ("cached_from", "i8"), ("header_from", "i8"), ("mean_bytes", "i8"),
+        # what has been seen (``ScanFacts``)
+        ("position", "i8"), ("end_offset", "i8"), ("batches", "i8"), ("bytes_read", "i8"), ("lacks_records", "i8"),
+        ("max_timestamp_ms", "i8"), ("server_clock_ms", "i8"), ("oldest_server_clock_ms", "i8"),
+        ("clock_since_event_ms", "i8"), ("leader_epoch", "i8"), ("leader_epochs", "i8"),
+        # where the leader epochs are noted, and how many fit in; who sets this keeps them alive
+        ("leader_epochs_at", "i8"), ("leader_epoch_room", "i8"),
+    ]
+)  # fmt: skip
+"""One record, which begins with what ``preadv2`` takes. ``cached_from`` and ``header_from`` are mean sizes of batches
+from which headers are read one by one, as far as they are cached and in any case. ``leader_epoch`` is the newest,
+``leader_epochs`` how many were noted."""
+
+LEADER_EPOCH_DTYPE: Final = np.dtype([("epoch", "i8"), ("first_offset", "i8")])
+scan_at = record_at(SCAN_DTYPE)
+leader_epoch_at = record_at(LEADER_EPOCH_DTYPE)
+
+TAKEN: Final = -1
+"""There is no objection."""
+END: Final = 0
+"""The end of the stretch."""
+MORE: Final = 1
+"""The batch at ``position`` is not in the block, as far as it must be seen."""
+ODD: Final = 2
+"""The batch at ``position`` is for the plain path."""
+FULL: Final = 3
+"""There is no room for another event or leader epoch."""
+STOPPED: Final = 4
+"""The batch at ``position`` begins at the stop offset or above."""
+PAUSED: Final = 5
+"""Enough has been done without Python, which may want to handle a signal."""
+FAILED: Final = 6
+"""The system refused to read."""
+LEGACY: Final = 7
+"""At ``position`` is a message of magic 0 or 1, or zeros."""
+
+NEVER: Final = np.iinfo(np.int64).max
+"""A size, offset or clock that none reaches."""
+
 
 HEADER_BYTES: Final = HEADER.size
 COST_AT_ONCE: Final = 4096

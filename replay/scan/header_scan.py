@@ -36,7 +36,7 @@ from resnap.storage.log.message_set import (
     read_legacy_message,
 )
 from resnap.storage.log.message_set import TIMESTAMP as LEGACY_TIMESTAMP
-from resnap.storage.log.record import read_control_record
+from resnap.storage.log.record import bytes_at, read_control_record
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     CONTROL,
@@ -51,7 +51,6 @@ from resnap.storage.log.record_batch import (
     MIN_BATCH_LENGTH,
     read_header,
 )
-from resnap.storage.log.usual_markers import bytes_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.replay.kernel import hop, stretch
+from resnap.replay.kernel import hop
 from resnap.replay.kernel.machine import HAS_CRC32C
 from resnap.replay.scan.header_scan import begin, finish, next_block
 from resnap.replay.scan.producer_fold import ProducerFold, divide, events_of, plain_pieces
@@ -67,7 +67,7 @@ class _KernelScan:
         self._descriptor: int = self._state["descriptor"][0]
         self._block = np.empty(BLOCK_BYTES, dtype=np.uint8)
         self._seen_leader_epochs: list[tuple[int, int]] = []
-        self._leader_epochs = np.zeros(LEADER_EPOCHS_AT_ONCE, dtype=stretch.LEADER_EPOCH_DTYPE)
+        self._leader_epochs = np.zeros(LEADER_EPOCHS_AT_ONCE, dtype=hop.LEADER_EPOCH_DTYPE)
         self._state["leader_epochs_at"] = self._leader_epochs.ctypes.data
         self._state["leader_epoch_room"] = LEADER_EPOCHS_AT_ONCE
         begin(split.range, facts)
@@ -75,15 +75,15 @@ class _KernelScan:
 
     def run(self) -> Iterator[Piece]:
         try:
-            while (reason := self._go_on()) != stretch.END:
-                if reason == stretch.FULL:
+            while (reason := self._go_on()) != hop.END:
+                if reason == hop.FULL:
                     yield from self._make_room()
-                elif reason == stretch.STOPPED:
+                elif reason == hop.STOPPED:
                     yield self._pass_high_watermark()
-                elif reason == stretch.FAILED:
+                elif reason == hop.FAILED:
                     self._reader.read(int(self._state["position"][0]), 1)  # raises what the system says
-                elif reason in (stretch.ODD, stretch.LEGACY):
-                    taken = self._take_plainly(whole_block=reason == stretch.LEGACY)
+                elif reason in (hop.ODD, hop.LEGACY):
+                    taken = self._take_plainly(whole_block=reason == hop.LEGACY)
                     if taken is None:
                         break
                     yield from taken
@@ -109,13 +109,13 @@ class _KernelScan:
             return int(hop.fold_file(self._block.ctypes.data, len(self._block), self._state.ctypes.data, self._fold.at))
         at, end = int(self._state["position"][0]), int(self._state["end"][0])
         if at >= end:
-            return stretch.END
+            return hop.END
         data = self._reader.read(at, min(STREAM_BLOCK_BYTES, end - at))
         self._state["bytes_read"] += len(data)
         block = np.frombuffer(data, dtype=np.uint8)
         reason = int(hop.fold_block(block.ctypes.data, len(data), at, self._state.ctypes.data, self._fold.at))
-        is_stuck = reason == stretch.MORE and self._state["position"][0] == at
-        return stretch.ODD if is_stuck else reason
+        is_stuck = reason == hop.MORE and self._state["position"][0] == at
+        return hop.ODD if is_stuck else reason
 
     def _take_plainly(self, *, whole_block: bool) -> list[Piece] | None:
         """Read the next batch, or all of the next block, by the plain path; return None if there was none.
@@ -144,7 +144,7 @@ class _KernelScan:
     def _pass_high_watermark(self) -> Piece:
         below = self._fold.finish()
         self._fold = ProducerFold(self._silence_ms)
-        self._state["stop_offset"] = stretch.NEVER
+        self._state["stop_offset"] = hop.NEVER
         self._is_above = True
         return below
 
@@ -170,7 +170,7 @@ class _KernelScan:
         state["position"] = facts.end_position
         state["lacks_records"] = facts.lacks_records
         oldest_ms = facts.oldest_server_clock_ms
-        state["oldest_server_clock_ms"] = stretch.NEVER if oldest_ms is None else oldest_ms
+        state["oldest_server_clock_ms"] = hop.NEVER if oldest_ms is None else oldest_ms
         self._seen_leader_epochs = [*facts.leader_epochs]
         state["leader_epoch"] = facts.leader_epochs[-1][0] if facts.leader_epochs else -1
 
@@ -183,11 +183,11 @@ _SAME_IN_BOTH: Final = (
 def _new_state(reader: RangeReader, split: Split, reading: Reading) -> Array:
     """Return an initial state record for the compiled loop."""
     limits = split.range
-    made = np.zeros(1, dtype=stretch.SCAN_DTYPE)
+    made = np.zeros(1, dtype=hop.SCAN_DTYPE)
     made["start"] = limits.start
     made["end"] = reader.size_bytes if limits.end is None else limits.end
-    made["next_base_offset"] = stretch.NEVER if limits.next_base_offset is None else limits.next_base_offset
-    made["stop_offset"] = stretch.NEVER if split.high_watermark is None else split.high_watermark
+    made["next_base_offset"] = hop.NEVER if limits.next_base_offset is None else limits.next_base_offset
+    made["stop_offset"] = hop.NEVER if split.high_watermark is None else split.high_watermark
     made["verify_crc"] = limits.verify_crc
     made["descriptor"] = reader.descriptor if isinstance(reader, FileReader) else -1
     made["header_from"] = reading.header_read_bytes

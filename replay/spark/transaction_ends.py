@@ -20,9 +20,8 @@ import numpy as np
 from resnap.replay.kernel.records import find_batches
 from resnap.replay.scan.header_scan import ScanFacts, control_record, read_blocks
 from resnap.storage.errors import FormatError, in_file
-from resnap.storage.log.record import COMMIT
+from resnap.storage.log.record import COMMIT, UNUSUAL, usual_marker_types
 from resnap.storage.log.record_batch import CONTROL, TRANSACTIONAL
-from resnap.storage.log.usual_markers import UNUSUAL, usual_marker_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

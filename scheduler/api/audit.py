@@ -5,8 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from resnap.scheduler.api.auth import Admin, Serving
-from resnap.scheduler.api.etags import TaggedRoute
-from resnap.scheduler.api.paging import Paging
+from resnap.scheduler.api.paging import Paging, TaggedRoute
 from resnap.scheduler.api.responses import AuditAnswer, AuditEntryAnswer
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=TaggedRoute)

@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 
 from resnap.scheduler.api.auth import Serving, Viewer
-from resnap.scheduler.api.etags import TaggedRoute
-from resnap.scheduler.api.paging import Paging
+from resnap.scheduler.api.paging import Paging, TaggedRoute
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import FleetAnswer

@@ -1,13 +1,12 @@
 """Routes of partitions: whether tiering can be turned on, their boundaries, and the content of snapshots."""
 
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from fastapi import APIRouter, Depends, Path, Query
 
 from resnap.scheduler.access.roles import Principal
 from resnap.scheduler.api.auth import Serving, Viewer
-from resnap.scheduler.api.etags import TaggedRoute
-from resnap.scheduler.api.paging import PAGE, Limit, Paging
+from resnap.scheduler.api.paging import PAGE, Limit, Paging, TaggedRoute
 from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import (
@@ -68,6 +67,11 @@ def seen_in(services: Serving, _: Viewer, topic: Topic, partition: Number, sourc
 Seen: TypeAlias = Annotated[ScannedPartition, Depends(seen_in)]
 
 
+def _named(seen: ScannedPartition) -> dict[str, Any]:
+    """Return what names a partition in every answer about it."""
+    return {"source": seen.source, "topic": seen.topic, "partition": seen.partition}
+
+
 @router.get("/sources", summary="What is scanned")
 def list_sources(services: Serving, _: Viewer) -> SourcesAnswer:
     """Return every source, and when it was scanned."""
@@ -107,9 +111,7 @@ def list_boundaries(services: Serving, seen: Seen, paging: Paging) -> Boundaries
     """Return a page of boundaries as they are now, by offset."""
     page, following = paging.cut_whole(services.partition_details.boundaries(seen), lambda one: one.offset, int)
     return BoundariesAnswer(
-        source=seen.source,
-        topic=seen.topic,
-        partition=seen.partition,
+        **_named(seen),
         boundaries=[BoundaryAnswer.model_validate(boundary) for boundary in page],
         next_cursor=following,
     )
@@ -121,9 +123,7 @@ def get_snapshot(services: Serving, seen: Seen, offset: Offset, paging: Paging) 
     loaded = services.partition_details.snapshot(seen, offset)
     page, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)
     return SnapshotAnswer(
-        source=seen.source,
-        topic=seen.topic,
-        partition=seen.partition,
+        **_named(seen),
         offset=offset,
         file=loaded.file,
         entries=[producer_row(loaded.entries[pid]) for pid in page],
@@ -144,9 +144,7 @@ def compare_snapshots(
     before, after = (services.partition_details.snapshot(seen, boundary).entries for boundary in (offset, to))
     found = difference(before, after)
     return DifferenceAnswer(
-        source=seen.source,
-        topic=seen.topic,
-        partition=seen.partition,
+        **_named(seen),
         from_offset=offset,
         to_offset=to,
         added=found.added[:limit],

@@ -7,8 +7,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
 from resnap.scheduler.api.bodies import PlanBody, PlannedRunBody, asked_by
-from resnap.scheduler.api.etags import TaggedRoute
-from resnap.scheduler.api.paging import Paging
+from resnap.scheduler.api.paging import Paging, TaggedRoute
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.request_context import context_in

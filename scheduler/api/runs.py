@@ -8,9 +8,8 @@ from fastapi.responses import StreamingResponse
 
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
 from resnap.scheduler.api.bodies import ReplayBody, asked_by, body_of
-from resnap.scheduler.api.etags import TaggedRoute
 from resnap.scheduler.api.events import LARGEST_ID, event_stream
-from resnap.scheduler.api.paging import Paging
+from resnap.scheduler.api.paging import Paging, TaggedRoute
 from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from resnap.scheduler.api.auth import Admin, Serving, Viewer
-from resnap.scheduler.api.etags import TaggedRoute
+from resnap.scheduler.api.paging import TaggedRoute
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import RunAnswer, ScheduleAnswer, SchedulesAnswer

@@ -12,8 +12,7 @@ from resnap.scheduler.settings import replay
 from resnap.scheduler.settings.declaration import SettingGroup, declared_in
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import DECLARED, OutputSettings
-from resnap.scheduler.settings.shipping import ShippingSettings
-from resnap.scheduler.settings.store import StoreSettings
+from resnap.scheduler.settings.store import ShippingSettings, StoreSettings
 
 Group: TypeAlias = tuple[str, ...]
 """Names of settings."""

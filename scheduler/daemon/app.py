@@ -23,7 +23,6 @@ from resnap.scheduler.api.problems import error_response
 from resnap.scheduler.settings.values import meant
 from resnap.scheduler.web import administration, login, overview, producers, rendering
 from resnap.scheduler.web import partitions as partition_pages
-from resnap.scheduler.web import plans as plan_pages
 from resnap.scheduler.web import runs as run_pages
 from resnap.scheduler.web.pages import opens_page, with_error_pages
 from resnap.storage.errors import ResnapError
@@ -52,7 +51,7 @@ def create_app(services: Services, version: str) -> FastAPI:
     app.include_router(probes.router)
     for part in (partitions, runs, plans, schedules, fleet, audit):
         app.include_router(part.router, dependencies=[Depends(_no_other_parameters)])
-    page_modules = (login, overview, partition_pages, producers, run_pages, plan_pages, administration, rendering)
+    page_modules = (login, overview, partition_pages, producers, run_pages, administration, rendering)
     for pages in page_modules:
         app.include_router(pages.router)
     guard(app, services.access)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.admission import AdmissionControl
-from resnap.scheduler.access.control import AccessControl
-from resnap.scheduler.access.hosts import Hosts, check_listening
+from resnap.scheduler.access.control import AccessControl, Hosts, check_listening
 from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places

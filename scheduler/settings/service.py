@@ -29,7 +29,7 @@ from resnap.scheduler.settings.replay import (
     SelectionSettings,
     WritingSettings,
 )
-from resnap.scheduler.settings.shipping import ShippingSettings
+from resnap.scheduler.settings.store import ShippingSettings
 
 
 class QuotaSettings(SettingGroup):

@@ -21,8 +21,7 @@ from resnap.scheduler.settings.replay import (
     WritingSettings,
 )
 from resnap.scheduler.settings.service import ServiceSettings
-from resnap.scheduler.settings.shipping import ShippingSettings
-from resnap.scheduler.settings.store import StoreSettings, customer_key, storage_class
+from resnap.scheduler.settings.store import ShippingSettings, StoreSettings, customer_key, storage_class
 from resnap.scheduler.settings.values import Form, shown
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.cluster.shared_cluster import SharedCluster

@@ -86,10 +86,7 @@ def uses_of(scope: Scope, principal_map: Path | None, context: Context) -> Itera
     for log_dir in {str(partition.log_dir.path): partition.log_dir.path for partition in selected.partitions}.values():
         names |= transactional_ids(log_dir)
     segments = [
-        (
-            partition.topic_partition.topic,
-            SegmentRange.whole(segment),
-        )
+        (partition.topic_partition.topic, SegmentRange.whole(segment))
         for partition in selected.partitions
         for segment in partition.inventory.partition.segments
     ]

@@ -24,7 +24,7 @@ from resnap.scheduler.runs.scans import PartitionFilter, ScannedTopic, TopicOrde
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, installs
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
-from resnap.scheduler.web.svg import LINE_PX, SIZES, Part, bar, element, picture, rect
+from resnap.scheduler.web.rendering import LINE_PX, SIZES, Part, bar, element, picture, rect
 from resnap.scheduler.web.words import UNBLOCKED_BY, VERDICTS
 from resnap.storage.words import human_bytes, human_count, instant, some
 from resnap.tiering.judging.readiness import Verdict

@@ -17,8 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from resnap.scheduler.access.roles import Principal, Role
 from resnap.scheduler.api.auth import Serving, Viewer
-from resnap.scheduler.api.etags import tagged
-from resnap.scheduler.api.paging import Page
+from resnap.scheduler.api.paging import Page, tagged
 from resnap.scheduler.api.problems import MEDIA_TYPE
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.runs.scans import ScannedPartition

@@ -24,7 +24,7 @@ from resnap.scheduler.runs.scans import ScannedPartition
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, resnap
 from resnap.scheduler.web.pages import Context, PageContext, link, partition_path, turned
-from resnap.scheduler.web.svg import LINE_PX, element, picture, rect
+from resnap.scheduler.web.rendering import LINE_PX, element, picture, rect
 from resnap.scheduler.web.words import VERDICTS, Word, moment, waits_for
 from resnap.storage.errors import ResnapError
 from resnap.storage.words import human_bytes, some

@@ -9,7 +9,7 @@ from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.run import Row, Run, RunState
 from resnap.scheduler.web.commands import Command
 from resnap.scheduler.web.pages import Context, glob_of
-from resnap.scheduler.web.svg import Part, bar
+from resnap.scheduler.web.rendering import Part, bar
 from resnap.storage.words import human_count, some
 from resnap.tiering.quota.producer_census import AGES, makes_an_id_per_message
 

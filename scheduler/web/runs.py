@@ -1,24 +1,33 @@
-"""The pages of runs: the list, and one run with its progress, the outcomes of its partitions, and its errors."""
+"""The pages of runs and of stored plans.
 
-from typing import Annotated
+Of a run: its progress, the outcomes of its partitions, and its errors. Of a plan: what it would read and write, whether
+the log is unchanged, and how to execute it.
+"""
+
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 
-from resnap.scheduler.api.paging import Paging
+from resnap.scheduler.api.bodies import PlanBody
+from resnap.scheduler.api.paging import Paging, encoded
+from resnap.scheduler.api.plans import PlanId, found_plan
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.runs import RunId
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.registry import KINDS
 from resnap.scheduler.runs.history import RunFilter
+from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.runs.run import Run, RunKind, RunState
+from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, install
 from resnap.scheduler.web.pages import Context, PageContext, link, turned
 from resnap.scheduler.web.words import RUN_STATES, human_facts
+from resnap.storage.errors import ResnapError, StalePlanError
 
-router = APIRouter(prefix="/runs", include_in_schema=False)
+router = APIRouter(include_in_schema=False)
 
 
-@router.get("")
+@router.get("/runs")
 def show_runs(
     context: Context,
     paging: Paging,
@@ -41,7 +50,7 @@ def show_runs(
     return context.page("runs.html", values)
 
 
-@router.get("/{run_id}")
+@router.get("/runs/{run_id}")
 def show_run(
     context: Context, run_id: RunId, paging: Paging, state: Annotated[list[PartitionState] | None, Query()] = None
 ) -> Response:
@@ -59,12 +68,12 @@ def show_run(
         "outcomes": shown,
         "wanted": states,
         **turned(f"/runs/{run_id}", paging, following, state=[one.value for one in states]),
-        "commands": _commands(context, run),
+        "commands": _run_commands(context, run),
     }
     return context.page("run.html", values)
 
 
-def _commands(context: PageContext, run: Run) -> list[Command]:
+def _run_commands(context: PageContext, run: Run) -> list[Command]:
     """Return what to do about a run, then how to do the same, and to ask for it."""
     path, asked = f"/v1/runs/{run.id}", run.request
     todo = []
@@ -90,3 +99,70 @@ def _status(run: Run) -> str:
     if run.state.is_final or not everything:
         return text
     return f"{text}, {10 * done // everything * 10} % done"
+
+
+RUNS_OF_PLAN: Final = 10
+"""The newest that carried a plan out are shown on its page."""
+
+
+@router.get("/plans")
+def show_plans(context: Context, paging: Paging) -> Response:
+    """Show a page of plans, newest first."""
+    plans = context.services.plans.page(limit=paging.most, before=paging.after(str))
+    shown, following = paging.cut(plans, lambda plan: plan.id)
+    values = {
+        "plans": shown,
+        **turned("/plans", paging, following),
+        "commands": [
+            context.api("/v1/plans", "make a plan for everything that lacks snapshots", {}),
+            context.api("/v1/plans", "the same from the API"),
+        ],
+    }
+    return context.page("plans.html", values)
+
+
+@router.get("/plans/{plan_id}")
+def show_plan(context: Context, plan_id: PlanId, paging: Paging) -> Response:
+    """Show a plan, and whether it can still be carried out."""
+    plan = found_plan(context.services, plan_id)
+    begin = paging.after(int) or 0
+    end = begin + paging.limit
+    stale, unread = _staleness(context.services, plan)
+    values = {
+        "plan": plan,
+        "stale": stale,
+        "unread": unread,
+        "totals": human_facts({name: value for name, value in plan.totals.items() if name != "dryRun"}),
+        "runs": context.services.history.page(RunFilter(plan=plan.id), limit=RUNS_OF_PLAN),
+        "rows": plan.rows[begin:end],
+        **turned(f"/plans/{plan_id}", paging, encoded(end) if end < len(plan.rows) else None),
+        "commands": _plan_commands(context, plan, is_stale=stale is not None),
+    }
+    return context.page("plan.html", values)
+
+
+def _staleness(services: Services, plan: KeptPlan) -> tuple[ResnapError | None, ResnapError | None]:
+    """Return why a plan is stale, or why that cannot be found out now; nothing of it is read but small files."""
+    try:
+        services.plans.check_fresh(plan)
+    except StalePlanError as error:
+        return error, None
+    except ResnapError as error:
+        return None, error
+    return None, None
+
+
+def _plan_commands(context: PageContext, plan: KeptPlan, *, is_stale: bool) -> list[Command]:
+    """Return what to do with a plan; one that is stale can only be made again."""
+    path = f"/v1/plans/{plan.id}"
+    carry_out, again = context.shell.plan(plan)
+    if is_stale:
+        body = PlanBody.of(plan.request).model_dump(by_alias=True, exclude_defaults=True)
+        return [context.api("/v1/plans", "make it again", body), again]
+    return [
+        context.api(f"{path}/replays", "let this service carry it out", {"destination": context.destination}),
+        context.plan(plan.id),
+        carry_out,
+        again,
+        context.api(path, "this plan from the API"),
+    ]

@@ -11,6 +11,9 @@ Control batches: the one record that ends a transaction, or that a KRaft quorum 
 A marker's producer and epoch are in the batch header; its record adds whether the transaction was committed or aborted,
 the coordinator epoch, and the time. Control batches are never compressed.
 
+All brokers so far write markers in one form, in which only offset, time, producer and coordinator differ. The type of a
+batch in that form is known without parsing it, for a whole block at once; all other control batches are parsed.
+
 Source: KIP-98; ``ControlRecordType``, ``EndTransactionMarker`` and ``DefaultRecord`` in Kafka's clients module.
 """
 
@@ -20,12 +23,18 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+import numpy as np
+
+from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
     COMPRESSION_MASK,
     CONTROL,
+    CRC_POSITION,
     HEADER,
+    LOG_OVERHEAD,
+    MAGIC_POSITION,
     MAGIC_V2,
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
@@ -40,7 +49,10 @@ from resnap.storage.messages.wire import read_varint, read_varlong, write_varint
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy.typing as npt
+
     from resnap.storage.crc32c import Buffer
+
 
 _NO_ATTRIBUTES: Final = b"\0"
 _NULL: Final = write_varint(-1)
@@ -329,3 +341,49 @@ def _timestamp(record: Record, header: RecordBatchHeader, at: int) -> int:
     if timestamp not in _TIMESTAMPS:
         raise FormatError("control record timestamp", position=at + HEADER.size, expected="64 bits", found=timestamp)
     return timestamp
+
+
+UNUSUAL: Final = -1
+"""In place of a type: ``read_control_record`` is to decide."""
+
+_USUAL: Final = np.frombuffer(
+    write_marker_batch(offset=0, producer_id=0, producer_epoch=0, coordinator_epoch=0, timestamp=0, commit=True),
+    dtype=np.uint8,
+)
+_TYPE_POSITION: Final = HEADER.size + 8
+_COORDINATOR_EPOCH_POSITION: Final = HEADER.size + 12
+_SAME: Final = np.isin(
+    np.arange(len(_USUAL)),
+    [
+        *range(LOG_OVERHEAD - 4, LOG_OVERHEAD),
+        MAGIC_POSITION,
+        *range(ATTRIBUTES_POSITION, ATTRIBUTES_POSITION + 2),
+        *range(RECORDS_COUNT_POSITION, _TYPE_POSITION),
+        *range(_TYPE_POSITION + 1, _COORDINATOR_EPOCH_POSITION),
+        len(_USUAL) - 1,
+    ],
+)
+"""Where all of them have the same bytes: length, magic, attributes, count, and the record but for type and epoch."""
+
+
+def bytes_at(block: memoryview, positions: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.void]:
+    """Return the ``size`` bytes at each of the ``positions`` in ``block``, as elements of an array."""
+    every: npt.NDArray[np.void] = np.ndarray((max(len(block) - size + 1, 0),), f"V{size}", block, strides=(1,))
+    return every[positions]
+
+
+def usual_marker_types(block: memoryview, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return ``ABORT`` or ``COMMIT`` for each control batch that starts in ``block`` at ``positions``, or ``UNUSUAL``.
+
+    A batch is usual if it is complete, has the form that ``write_marker_batch`` gives it, and a correct checksum.
+    """
+    types = np.full(len(positions), UNUSUAL, dtype=np.int64)
+    whole = np.flatnonzero(positions <= len(block) - len(_USUAL))
+    rows = bytes_at(block, positions[whole], len(_USUAL)).view(np.uint8).reshape(-1, len(_USUAL))
+    found = rows[:, _TYPE_POSITION]
+    is_usual = ~((rows != _USUAL) & _SAME).any(axis=1) & ((found == ABORT) | (found == COMMIT))
+    carried = np.ascontiguousarray(rows[:, CRC_POSITION:ATTRIBUTES_POSITION]).view(">u4")[:, 0]
+    for i in np.flatnonzero(is_usual).tolist():
+        if carried[i] == crc32c(rows[i, ATTRIBUTES_POSITION:].data):
+            types[whole[i]] = found[i]
+    return types

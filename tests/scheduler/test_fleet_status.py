@@ -15,7 +15,7 @@ import pytest
 from resnap.scheduler.fleet import collecting
 from resnap.scheduler.fleet.collecting import Collector
 from resnap.scheduler.settings.service import FleetEntry
-from resnap.scheduler.verbs.fleet_gate import check_topics
+from resnap.scheduler.verbs.fleet import check_topics
 from resnap.storage.errors import UsageError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas

@@ -11,7 +11,7 @@ from resnap.scheduler.cli.failures import Failures
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.output.rendering import Output
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.verbs.fleet_gate import GateView, results
+from resnap.scheduler.verbs.fleet import GateView, results
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding, ReplicaState
 from resnap.tiering.fleet import BrokerReplicas, Gate, GateReason, ScannedReplica

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
@@ -38,16 +38,10 @@ _AT_ONCE: Final = 500
 """Resources or groups in one request."""
 
 
-class AskedState(NamedTuple):
-    """What a cluster has told of itself, and what it did not."""
+def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> tuple[ClusterState, tuple[ClusterError, ...]]:
+    """Return the state of a running cluster, without any secret, and what of it is not known.
 
-    state: ClusterState
-    faults: tuple[ClusterError, ...]
-    """Of partitions of ``__consumer_offsets`` without a leader, whose groups are missing."""
-
-
-def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> AskedState:
-    """Return the state of a running cluster, without any secret.
+    The latter is of partitions of ``__consumer_offsets`` without a leader, whose groups are missing in the state.
 
     Raises:
         ClusterError: it does not answer, or refuses a request.
@@ -67,7 +61,7 @@ def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> AskedState:
     )
     lost = (partition["partition_index"] for partition in _led(partitions, led=False))
     faults = (ClusterError(f"{OFFSETS_TOPIC}-{one} has no leader: its groups are not exported") for one in lost)
-    return AskedState(state, tuple(faults))
+    return state, tuple(faults)
 
 
 def _metadata_offset(cluster: Cluster) -> int:

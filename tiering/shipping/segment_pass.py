@@ -12,9 +12,8 @@ import numpy as np
 
 from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange, control_record, read_blocks
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.log.record import ABORT
+from resnap.storage.log.record import ABORT, UNUSUAL, usual_marker_types
 from resnap.storage.log.record_batch import CONTROL, TRANSACTIONAL
-from resnap.storage.log.usual_markers import UNUSUAL, usual_marker_types
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
 from resnap.tiering.shipping.log_digest import DigestingReader

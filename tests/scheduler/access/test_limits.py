@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.access.control import NO_ADDRESS, AttemptLimit, site_of
-from resnap.scheduler.access.hosts import Hosts, check_listening
+from resnap.scheduler.access.control import NO_ADDRESS, AttemptLimit, Hosts, check_listening, site_of
 from resnap.scheduler.access.roles import CrossSiteError, UnknownHostError
 from resnap.storage.errors import ConfigurationError
 from tests.clocks import FixedClock

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.access.places import Places
 from resnap.scheduler.access.roles import PlaceForbiddenError
+from resnap.scheduler.runs.configuration import Places
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.stores.urls import local_path
 

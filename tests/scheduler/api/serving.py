@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 import httpx
 from fastapi import FastAPI
 
-from resnap.scheduler.access.control import AccessControl
-from resnap.scheduler.access.hosts import AuthMode, Hosts
+from resnap.scheduler.access.control import AccessControl, AuthMode, Hosts
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.daemon.app import guard
 from resnap.scheduler.daemon.serve import HttpServer

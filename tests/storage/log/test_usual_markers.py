@@ -12,12 +12,13 @@ from resnap.storage.log.record import (
     KEY,
     LEADER_CHANGE,
     MARKER_VALUE,
+    UNUSUAL,
     read_control_record,
+    usual_marker_types,
     write_marker_batch,
     write_record,
 )
 from resnap.storage.log.record_batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, read_header, seal
-from resnap.storage.log.usual_markers import UNUSUAL, usual_marker_types
 from tests.storage.log import golden
 
 MARKERS = st.builds(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
@@ -149,22 +149,14 @@ def fold(parts: Iterable[MetadataBatch | TornTail], *, covered: int = 0) -> Meta
     return folding.finished()
 
 
-@dataclass(slots=True)
-class _OpenTransaction:
-    """A metadata transaction without its end so far, and its records."""
-
-    name: str | None
-    begin_offset: int
-    waiting: list[tuple[Message, Place]]
-
-
 class _Folding:
     """A fold in progress: the state, and the records waiting for the end of a metadata transaction."""
 
     def __init__(self, covered: int) -> None:
         self.state = FoldState(offset=covered - 1)
         self._covered = covered
-        self._open: _OpenTransaction | None = None
+        self._open: MetadataTransaction | None = None
+        self._waiting: list[tuple[Message, Place]] = []
         self._skipped_tags: Counter[tuple[str, int]] = Counter()
 
     def add_batch(self, batch: MetadataBatch) -> None:
@@ -185,7 +177,7 @@ class _Folding:
     def finished(self) -> MetadataImage:
         """Return the image, without a transaction that is still open."""
         if self._open is not None:
-            self._close(self._open, TransactionOutcome.OPEN)
+            self._close(self._open)
         for (name, tag), records in self._skipped_tags.items():
             text = f"tagged field {tag} of {name}, {UNKNOWN}: {records} skipped"
             self.state.notes.append(Note(offset=None, text=text))
@@ -201,11 +193,12 @@ class _Folding:
         elif isinstance(message, EndTransactionRecord):
             self._end(place)
         elif isinstance(message, AbortTransactionRecord):
-            self._close(self._open_at(place), TransactionOutcome.ABORTED, place, message.reason)
+            aborted = replace(self._open_at(place), outcome=TransactionOutcome.ABORTED, reason=message.reason)
+            self._close(aborted, place)
         elif self._open is None:
             self._apply(message, place)
         elif not place.batch.header.is_control:
-            self._open.waiting.append((message, place))
+            self._waiting.append((message, place))
 
     def _apply(self, message: Message, place: Place) -> None:
         if isinstance(message, FeatureLevelRecord) and message.name == METADATA_VERSION:
@@ -247,34 +240,28 @@ class _Folding:
     def _begin(self, message: BeginTransactionRecord, place: Place) -> None:
         if self._open is not None:
             raise place.wrong("a metadata transaction begins while another one is open")
-        self._open = _OpenTransaction(message.name, place.offset or 0, [])
+        self._waiting = []
+        self._open = MetadataTransaction(
+            name=message.name,
+            begin_offset=place.offset or 0,
+            end_offset=None,
+            records=0,
+            outcome=TransactionOutcome.OPEN,
+            reason=None,
+        )
 
     def _end(self, place: Place) -> None:
-        ending = self._open_at(place)
-        self._close(ending, TransactionOutcome.ENDED, place)
-        for message, there in ending.waiting:
+        self._close(replace(self._open_at(place), outcome=TransactionOutcome.ENDED), place)
+        for message, there in self._waiting:
             self._apply(message, there)
 
-    def _open_at(self, place: Place) -> _OpenTransaction:
+    def _open_at(self, place: Place) -> MetadataTransaction:
         if self._open is None:
             raise place.wrong("a metadata transaction ends that never began")
         return self._open
 
-    def _close(
-        self,
-        ending: _OpenTransaction,
-        outcome: TransactionOutcome,
-        place: Place | None = None,
-        reason: str | None = None,
-    ) -> None:
+    def _close(self, transaction: MetadataTransaction, end: Place | None = None) -> None:
+        """Keep a transaction, which ``end`` has ended, unless it is still open."""
         self._open = None
-        self.state.transactions.append(
-            MetadataTransaction(
-                name=ending.name,
-                begin_offset=ending.begin_offset,
-                end_offset=place.offset if place else None,
-                records=len(ending.waiting),
-                outcome=outcome,
-                reason=reason,
-            )
-        )
+        end_offset = None if end is None else end.offset
+        self.state.transactions.append(replace(transaction, end_offset=end_offset, records=len(self._waiting)))
