@@ -26,8 +26,7 @@ from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.judging import readiness
 from resnap.tiering.judging.inventory import SnapshotState
 from resnap.tiering.judging.known_faults import KNOWN_FAULTS, NEWEST_PATCH, Certainty, KnownFault
-from resnap.tiering.judging.refusal import HINTS, Reason, UnblockedBy
-from resnap.tiering.judging.tiering_settings import SETTING_HINTS, SettingReason
+from resnap.tiering.judging.refusal import HINTS, SETTING_HINTS, Reason, SettingReason, UnblockedBy
 from resnap.tiering.remote_log.announcement import StopAt, StopReason
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from resnap.tiering.judging.known_faults import (
     unreadable_snapshot,
 )
 from resnap.tiering.judging.readiness import TieringSizes, Verdict, judge, judge_partition, topic_verdict
-from resnap.tiering.judging.refusal import Reason, Stop
-from resnap.tiering.judging.tiering_settings import LOG_DIRS, broker_setting_blockers, topic_setting_blockers
+from resnap.tiering.judging.refusal import LOG_DIRS, Reason, Stop, broker_setting_blockers, topic_setting_blockers
 from resnap.tiering.selection import segments_in
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from resnap.scheduler.api.paging import Paging, TaggedRoute
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import FleetAnswer
-from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow
+from resnap.scheduler.fleet.status import Collected, FleetBrokerRow, FleetTopicRow
 from resnap.scheduler.output.answer import fault_rows_if
 from resnap.scheduler.output.records import row_of
-from resnap.scheduler.service.fleet import Collected
 from resnap.scheduler.service.services import Services
 from resnap.storage.words import instant
 from resnap.tiering.fleet import TopicAnswer

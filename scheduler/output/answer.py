@@ -12,8 +12,7 @@ from resnap.scheduler.output.records import row_of
 from resnap.storage.words import first_of, human_count, some
 from resnap.tiering.judging.known_faults import PAGE
 from resnap.tiering.judging.readiness import Verdict
-from resnap.tiering.judging.refusal import UnblockedBy
-from resnap.tiering.judging.tiering_settings import SWITCH
+from resnap.tiering.judging.refusal import SWITCH, UnblockedBy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.access.admission import AdmissionControl
 from resnap.scheduler.access.control import AccessControl, Hosts, check_listening
 from resnap.scheduler.disk_reads import DiskReads
+from resnap.scheduler.fleet.status import FleetWatch
 from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
 from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution
@@ -24,7 +25,6 @@ from resnap.scheduler.runs.run import BY_API, FINAL, Ids, RunEnd, RunRequest, Ru
 from resnap.scheduler.runs.scan_history import prune_days
 from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.runs.worker import Worker
-from resnap.scheduler.service.fleet import FleetWatch
 from resnap.scheduler.service.schedules import Schedules
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.settings.settings import taken_over

@@ -3,7 +3,7 @@
 A setting is a field of a group of settings: ``name: Annotated[type, Setting("description", "METAVAR")] = default``.
 This generates its flag with help, ``RESNAP_NAME``, the key in a file, its row in ``config show`` and in
 ``docs/reference.md``, and what a schedule or a request may set. To add a setting, add its field here beside, in
-``replay``, ``store``, ``shipping``, ``service`` or ``settings``, and a line in ``docs/deploy/resnap.toml``. Commands
+``replay``, ``store``, ``service`` or ``settings``, and a line in ``docs/deploy/resnap.toml``. Commands
 that take the whole group have its flag then; others name it (``scheduler.cli.flags``). A new group is a base of
 ``settings.Settings``, has its row in ``scheduler.cli.flags`` and in ``ALL`` there, and stands in
 ``service.RUN_SETTINGS`` if runs may set any of its fields.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.scheduler.settings.declaration import Given, Layer
 from resnap.scheduler.settings.layers import KAFKA_PROPERTIES, node_named, path_in, static_properties, value_in
@@ -54,10 +54,9 @@ def learn(
     With it come warnings and the metadata log that was read; the arguments are those of ``load_settings``.
     """
     live, warned = _from_cluster(layers, shared) if ask_cluster else ({}, ())
-    said = NOTHING if places is None else _from_metadata(layers, read.static, places)
+    logged, warnings, metadata = _NOTHING if places is None else _from_metadata(layers, read.static, places)
     of_another = None if read.properties is None else of_another_node(read.properties, places or ())
-    warnings = (*warned, *said.warnings, *filter(None, [of_another]))
-    return [live, said.layer], warnings, said.metadata
+    return [live, logged], (*warned, *warnings, *filter(None, [of_another])), metadata
 
 
 def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:
@@ -67,10 +66,9 @@ def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) ->
     there = tuple(places) or log_dirs
     found = named or find_metadata_log(there)
     if found is None:
-        return NOTHING
-    said = metadata_layer(found, there, static, must=named is not None)
-    contradicted = contradiction(layers, said.layer)
-    return said if contradicted is None else said._replace(warnings=(*said.warnings, contradicted))
+        return _NOTHING
+    layer, warnings, metadata = metadata_layer(found, there, static, must=named is not None)
+    return layer, (*warnings, *filter(None, [contradiction(layers, layer)])), metadata
 
 
 def _from_cluster(layers: list[Layer], shared: SharedCluster | None) -> tuple[Layer, tuple[str, ...]]:
@@ -86,15 +84,9 @@ def _from_cluster(layers: list[Layer], shared: SharedCluster | None) -> tuple[La
 SETTING: Final = KAFKA_PROPERTIES[EXPIRATION]
 
 
-class FromMetadata(NamedTuple):
-    """What a metadata log adds to the settings."""
-
-    layer: Layer
-    warnings: tuple[str, ...]
-    metadata: ClusterMetadata | None = None
-
-
-NOTHING: Final = FromMetadata({}, ())
+FromMetadata: TypeAlias = tuple[Layer, tuple[str, ...], ClusterMetadata | None]
+"""What a metadata log adds to the settings, warnings, and the log itself."""
+_NOTHING: Final[FromMetadata] = {}, (), None
 
 
 def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer, *, must: bool) -> FromMetadata:
@@ -118,13 +110,13 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
     except ResnapError as error:
         if must:
             raise
-        return FromMetadata({}, (f"the metadata log is not used: {error}",))
+        return {}, (f"the metadata log is not used: {error}",), None
     said = {key: str(static[name].value) for key, name in KAFKA_PROPERTIES.items() if name in static}
     broker_ids = dict.fromkeys(meta.node_id for meta in metas) or {None: None}
     found = [expiration_of(image, broker_id, said) for broker_id in broker_ids]
     longest = max(found, key=lambda one: one.expiration.value_ms)
     warnings = (*_disagreements(found), *_releases(image), *_complaints(longest))
-    return FromMetadata(_layer(longest, directory), warnings, metadata)
+    return _layer(longest, directory), warnings, metadata
 
 
 def contradiction(layers: Iterable[Layer], below: Layer) -> str | None:

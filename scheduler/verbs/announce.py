@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb
-from resnap.scheduler.job.summed import SummedView
+from resnap.scheduler.job.reports import SummedView
 from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.output.answer import kafka_configs
 from resnap.scheduler.output.records import columns_of, row_of

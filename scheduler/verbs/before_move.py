@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.job.contract import Result, unread
-from resnap.scheduler.job.reports import Identity, count_of
-from resnap.scheduler.job.summed import SummedView
+from resnap.scheduler.job.reports import Identity, SummedView, count_of
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.records import columns_of, instant_of, row_of
 from resnap.scheduler.output.rendering import Column

@@ -17,8 +17,7 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
 from resnap.scheduler.job.contract import Reported, Request, Result, Verb, View
-from resnap.scheduler.job.reports import SIZES, SizesRow, most_urgent, stop_lines
-from resnap.scheduler.job.summed import MOST_ROWS, summed_rest
+from resnap.scheduler.job.reports import MOST_ROWS, SIZES, SizesRow, most_urgent, stop_lines, summed_rest
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.records import columns_of, row_of
@@ -33,8 +32,7 @@ from resnap.tiering.broker_releases import releases_of
 from resnap.tiering.check import BATCHES, CheckWork, check
 from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.judging.readiness import Verdict, day_of
-from resnap.tiering.judging.refusal import Reason, UnblockedBy
-from resnap.tiering.judging.tiering_settings import ASKED
+from resnap.tiering.judging.refusal import ASKED, Reason, UnblockedBy
 from resnap.tiering.selection import high_watermark_of, joined_once, select, warn_unmatched
 
 if TYPE_CHECKING:

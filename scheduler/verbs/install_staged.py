@@ -14,6 +14,7 @@ from resnap.scheduler.job.contract import Result
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory, refuse_unwritable
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
+from resnap.storage.log.log_dir_lock import lock_stopped_broker, refuse_running, shutdown_mark
 from resnap.storage.log.names import DirKind, parse_partition_dir_name
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.words import some
@@ -21,7 +22,6 @@ from resnap.tiering.broker_releases import destination_releases
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
 from resnap.tiering.installing.installer import Installer, Surveyed, decide
 from resnap.tiering.installing.staging_area import StagingArea
-from resnap.tiering.installing.stopped_broker import lock_stopped_broker, refuse_running, shutdown_mark
 from resnap.tiering.installing.undo import MANIFEST_FILE
 from resnap.tiering.judging.inventory import take_inventory
 

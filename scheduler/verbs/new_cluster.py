@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.storage.disk import Disk
     from resnap.storage.sources.files import Sources
     from resnap.tiering.cluster.client import Connect
-    from resnap.tiering.controller.metadata.bootstrap import Bootstrap
+    from resnap.tiering.controller.metadata.writer import Bootstrap
     from resnap.tiering.restoring.new_cluster import Assignment
     from resnap.tiering.restoring.restoration import Restoration
     from resnap.tiering.shipping.stored_topics import TopicSettings

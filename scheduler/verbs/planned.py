@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from typing_extensions import TypedDict
 
 from resnap.scheduler.job.contract import PartitionState, Reported, Unread, View
-from resnap.scheduler.job.reports import CostRow, Identity, bytes_of
-from resnap.scheduler.job.summed import SummedView
+from resnap.scheduler.job.reports import CostRow, Identity, SummedView, bytes_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import DataError

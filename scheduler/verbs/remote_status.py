@@ -13,7 +13,7 @@ from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, scope_of
-from resnap.scheduler.output.records import columns_of, row_of
+from resnap.scheduler.output.records import columns_of, record, row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.log.internal_topic import partitions_of
@@ -430,10 +430,9 @@ def _custom_metadata(data: bytes | None) -> Row | None:
     if data is None:
         return None
     try:
-        found = read_custom_metadata(data)
+        fields = record(read_custom_metadata(data))
     except FormatError:
         return {"bytes": data.hex()}
-    fields = {"remoteSize": found.remote_size, "objectPrefix": found.object_prefix, "objectKey": found.object_key}
     return {"bytes": data.hex(), **{name: value for name, value in fields.items() if value is not None}}
 
 

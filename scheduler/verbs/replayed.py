@@ -13,8 +13,7 @@ from resnap.replay.comparison import Verdict
 from resnap.replay.results import Outcome
 from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Reported, Result, Unread, View
-from resnap.scheduler.job.reports import Identity, identity
-from resnap.scheduler.job.summed import MOST_ROWS, more_topics, summed_note
+from resnap.scheduler.job.reports import MOST_ROWS, Identity, identity, more_topics, summed_note
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
 from resnap.scheduler.verbs.planned import beginnings_gone, faults_of_files

@@ -34,7 +34,7 @@ from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.layouts.protocol import Tiered
 from resnap.storage.log.log_dir import NoLogDirError, log_dir_around
-from resnap.storage.log.log_dir_lock import locked
+from resnap.storage.log.log_dir_lock import locked, refuse_running
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.log.properties import is_topic_id
@@ -42,8 +42,7 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import nothing_tiered, tiered_part
 from resnap.storage.stores.urls import local_path
 from resnap.tiering.cluster.client import Connect
-from resnap.tiering.controller.metadata.bootstrap import Bootstrap, read_bootstrap
-from resnap.tiering.installing.stopped_broker import refuse_running
+from resnap.tiering.controller.metadata.writer import Bootstrap, read_bootstrap
 from resnap.tiering.restoring.new_cluster import Assignment, assign_to_all, place_partitions, read_assignment
 from resnap.tiering.restoring.restoration import (
     Replaced,

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from resnap.replay.staging import DISCARD, scratch_directory
 from resnap.scheduler.job.contract import Result
 from resnap.scheduler.job.open_transactions import what_is_open
-from resnap.scheduler.job.summed import SummedView
+from resnap.scheduler.job.reports import SummedView
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN

@@ -12,8 +12,7 @@ import typer
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb
-from resnap.scheduler.job.reports import Identity
-from resnap.scheduler.job.summed import SummedView
+from resnap.scheduler.job.reports import Identity, SummedView
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column, Row, plain_text
 from resnap.scheduler.settings.values import parse_duration, parse_size

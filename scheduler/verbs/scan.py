@@ -25,11 +25,11 @@ from resnap.scheduler.job.reports import (
     Identity,
     RefusalRow,
     SizesRow,
+    SummedView,
     bytes_of,
     most_urgent,
     stop_of,
 )
-from resnap.scheduler.job.summed import SummedView
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.output.answer import KnownFaultRow
 from resnap.scheduler.output.records import columns_of, row_of

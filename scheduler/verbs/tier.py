@@ -40,13 +40,15 @@ from resnap.scheduler.job.contract import (
 )
 from resnap.scheduler.job.replaying import planner_of, uploading_of
 from resnap.scheduler.job.reports import (
+    MOST_ROWS,
     Identity,
     RefusalRow,
     count_of,
     stop_lines,
     stop_of,
+    summed_by_topic,
+    summed_note,
 )
-from resnap.scheduler.job.summed import MOST_ROWS, summed_by_topic, summed_note
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, PlanRow, would_replay

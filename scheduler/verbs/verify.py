@@ -20,8 +20,7 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Reported, Request, Result, Verb, View, unread
 from resnap.scheduler.job.replaying import journal_of, planner_of
-from resnap.scheduler.job.reports import chain_row, incomplete_warning
-from resnap.scheduler.job.summed import MOST_ROWS
+from resnap.scheduler.job.reports import MOST_ROWS, chain_row, incomplete_warning
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column

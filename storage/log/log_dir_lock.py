@@ -8,6 +8,10 @@ twice, and the lock file of none is opened again. Threads test and take locks on
 A user with write access to a log dir can plant links there that redirect other processes. That is no risk to processes
 of the same user, but it is to root. So root works only where no other user may write.
 
+A log dir may be changed only if its broker was shut down cleanly, too. A killed broker recovers at its next start, and
+creates or deletes snapshots then; so its current files are not reliable. The mark of a clean shutdown is read, never
+written: a starting broker removes it.
+
 Source: ``LogManager.lockLogDirs`` and ``FileLock``.
 """
 
@@ -26,11 +30,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import is_there, readable
+from resnap.storage.disk import digest_of_file, dress_of, is_there, readable
 from resnap.storage.errors import LogDirError, LogDirInUseError
+from resnap.storage.log.log_dir import CLEAN_SHUTDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from resnap.storage.disk import FileDigest
+
 
 LOCK_FILE: Final = ".lock"
 _RECORD_LOCK: Final = struct.Struct("@hhqqi4x")
@@ -231,3 +239,70 @@ def _takeable(path: Path) -> Iterator[None]:
     except OSError as error:
         hint = "run as the user that the broker runs as, often kafka, where the log dir may be written to"
         raise LogDirError(f"{path}: cannot be opened for writing: {error.strerror}", hint=hint) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShutdownMark:
+    """The mark of the clean shutdown before the installation; a broker that has run leaves another one, or none."""
+
+    digest: FileDigest
+    mtime_ns: int
+
+
+@contextmanager
+def lock_stopped_broker(log_dir: Path) -> Iterator[ShutdownMark]:
+    """Hold the lock of ``log_dir`` while the context lasts; yield the mark of the clean shutdown.
+
+    Raises:
+        LogDirInUseError: a broker runs there, or another run of ours.
+        LogDirError: the broker was not shut down cleanly, or the log dir may not be changed.
+
+    """
+    # First ask without the lock: if the mark is missing, the likely reason is that the broker runs.
+    refuse_running(log_dir)
+    shutdown_mark(log_dir)
+    with locked(log_dir):
+        yield shutdown_mark(log_dir)
+
+
+def shutdown_mark(log_dir: Path) -> ShutdownMark:
+    """Return the mark that the broker left at its clean shutdown.
+
+    Raises:
+        LogDirError: there is no mark, or it cannot be read.
+
+    """
+    mark = find_shutdown_mark(log_dir)
+    if mark is None:
+        raise LogDirError(
+            f"{log_dir}: the broker was not shut down cleanly, {CLEAN_SHUTDOWN} is not there",
+            hint="start the broker, so that it recovers its logs, and stop it once more with SIGTERM "
+            "(kafka-server-stop.sh); then run the same command again",
+        )
+    return mark
+
+
+def find_shutdown_mark(log_dir: Path) -> ShutdownMark | None:
+    """Return the mark that the broker left at its clean shutdown; None if there is none.
+
+    Raises:
+        LogDirError: it cannot be read.
+
+    """
+    path = log_dir / CLEAN_SHUTDOWN
+    digest = digest_of_file(path)
+    return None if digest is None else ShutdownMark(digest=digest, mtime_ns=dress_of(path).mtime_ns or 0)
+
+
+def refuse_running(log_dir: Path) -> None:
+    """Refuse a log dir that is in use, or that root must not change, without taking its lock.
+
+    Raises:
+        LogDirInUseError: a broker runs there, or another run of ours.
+        LogDirError: the lock cannot be tested, or root would work where others may write.
+
+    """
+    refuse_root(log_dir)
+    holder = lock_holder(log_dir)
+    if holder is not None:
+        raise in_use(log_dir, holder.description)

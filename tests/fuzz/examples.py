@@ -12,6 +12,7 @@ from resnap.storage.disk import FileDigest
 from resnap.storage.layouts.aiven.pieces import compress, encode_sizes
 from resnap.storage.layouts.manifest import write_manifest
 from resnap.storage.layouts.segments import write_origin
+from resnap.storage.log.log_dir_lock import ShutdownMark
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_marker_batch
 from resnap.storage.messages.schema import write_message
@@ -30,7 +31,6 @@ from resnap.tiering.controller.producer_ids.allocation import (
 )
 from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
 from resnap.tiering.installing.staging_area import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
-from resnap.tiering.installing.stopped_broker import ShutdownMark
 from resnap.tiering.installing.undo import FileChange, UndoManifest
 from resnap.tiering.installing.undo import write_manifest as write_undo_manifest
 from resnap.tiering.judging.planning import SavedPlan, write_saved_plan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.replay.watching import Progress
-from resnap.scheduler.job.summed import summed_by_topic
+from resnap.scheduler.job.reports import summed_by_topic
 from resnap.scheduler.output.progress import LINE_INTERVAL_S, BarProgress, LineProgress, show_progress
 from resnap.scheduler.output.records import record
 from resnap.scheduler.output.rendering import TABLE_BLOCK, Answer, Column, Output, OutputClosedError

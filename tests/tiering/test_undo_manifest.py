@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.disk import Dress, FileDigest
 from resnap.storage.errors import FormatError
-from resnap.tiering.installing.stopped_broker import ShutdownMark
+from resnap.storage.log.log_dir_lock import ShutdownMark
 from resnap.tiering.installing.undo import (
     FileChange,
     OldFile,

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 
     from resnap.storage.disk import Disk
     from resnap.storage.kafka_release import Release
+    from resnap.storage.log.log_dir_lock import ShutdownMark
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.installing.staging_area import StagingArea
-    from resnap.tiering.installing.stopped_broker import ShutdownMark
     from resnap.tiering.judging.inventory import PartitionInventory
 
 Entries: TypeAlias = npt.NDArray[np.void]

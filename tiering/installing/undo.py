@@ -41,13 +41,13 @@ from resnap.storage.errors import (
     parser_says,
 )
 from resnap.storage.json_values import typed
-from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
-from resnap.tiering.installing.stopped_broker import (
+from resnap.storage.log.log_dir_lock import (
     ShutdownMark,
     find_shutdown_mark,
     lock_stopped_broker,
     refuse_running,
 )
+from resnap.storage.log.names import DirKind, FileKind, FileState, parse_file_name, parse_partition_dir_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

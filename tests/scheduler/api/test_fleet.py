@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.fleet.status import FleetStatus
-from resnap.scheduler.service import fleet
-from resnap.scheduler.service.fleet import Collected
+from resnap.scheduler.fleet import status as fleet
+from resnap.scheduler.fleet.status import Collected, FleetStatus
 from resnap.storage.kafka_release import Release
 from resnap.tiering.broker_releases import BrokerReleases
 from tests.kafka.brokers import free_port
