@@ -22,6 +22,7 @@ from resnap.storage.errors import LockedError, VerificationError
 from resnap.storage.layouts.manifest import TOMBSTONE, SnapshotHow
 from resnap.storage.layouts.segments import Provenance
 from resnap.storage.processes import at_work_on
+from resnap.storage.stores.protocol import delete_below
 from resnap.storage.stores.urls import open_store
 from resnap.storage.throttle import Throttle
 from resnap.storage.version import resnap_version
@@ -468,5 +469,4 @@ def staging(store: ObjectStore, *, is_remote: bool) -> Iterator[str]:
     try:
         yield f"{store.url}/{prefix.rstrip('/')}"
     finally:
-        for info in list(store.list(prefix)):
-            store.delete(info.key)
+        delete_below(store, prefix)

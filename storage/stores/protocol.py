@@ -33,7 +33,7 @@ from resnap.storage.errors import ObjectChangedError, ObjectNotFoundError, Store
 from resnap.storage.log.names import parse_partition_dir_name
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
     from contextlib import AbstractContextManager
 
 CHUNK_BYTES: Final = 1 << 20
@@ -288,6 +288,30 @@ class CopyingStore(ObjectStore, Protocol):
 
         """
         ...
+
+
+@runtime_checkable
+class SweepingStore(ObjectStore, Protocol):
+    """A store that removes many objects by one request."""
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove the objects of ``keys`` that exist, as ``delete`` would."""
+        ...
+
+
+def delete_below(store: ObjectStore, prefix: str) -> None:
+    """Remove every object whose key starts with ``prefix``.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    keys = [info.key for info in store.list(prefix)]
+    if isinstance(store, SweepingStore):
+        store.delete_all(keys)
+    else:
+        for key in keys:
+            store.delete(key)
 
 
 def listed_object(store: ObjectStore, key: str) -> ObjectInfo:

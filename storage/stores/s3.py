@@ -53,7 +53,7 @@ from resnap.storage.stores.s3_upload import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from botocore.response import StreamingBody
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.s3_settings import S3Settings
 
 PAGE_KEYS: Final = 1000
-"""Keys requested per page of a listing, the most that S3 returns."""
+"""Keys requested per page of a listing, and deleted by a request: the most that S3 takes."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -385,6 +385,24 @@ class S3ObjectStore:
         except ObjectExistsError as error:  # what a condition that does not hold is taken for
             if length_of(self, key) is not None:  # SeaweedFS answers so where there is none, also at a second attempt
                 raise changed(self._caller.where(key), key) from error
+
+    def delete_all(self, keys: Sequence[str]) -> None:
+        """Remove a thousand objects by a request, or one by one where the store does not; see ``SweepingStore``."""
+        for at in range(0, len(keys), PAGE_KEYS):
+            group = keys[at : at + PAGE_KEYS]
+            if not self._has_deleted(group):
+                for key in group:
+                    self.delete(key)
+
+    def _has_deleted(self, keys: Sequence[str]) -> bool:
+        """Delete ``keys`` by one attempt; return whether the store says of each that it is gone."""
+        for key in keys:
+            check_key(key)
+        asked: Any = {"Objects": [{"Key": self._prefix + key} for key in keys]}
+        remove = partial(self._client.delete_objects, Bucket=self._bucket, Delete=asked)
+        with suppress(StoreError):
+            return len(self._caller.once(None, remove).get("Deleted", ())) == len(keys)
+        return False
 
     def unfinished(self) -> Iterator[Unfinished]:
         """Yield the multipart uploads that are not completed; see ``ObjectStore.unfinished``."""

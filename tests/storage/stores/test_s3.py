@@ -20,15 +20,17 @@ from resnap.storage.errors import (
     TooLargeError,
     UnsupportedError,
     UploadGoneError,
+    UsageError,
     VerificationError,
 )
+from resnap.storage.stores.protocol import delete_below
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.s3_upload import PART_BYTES
 from resnap.storage.stores.urls import open_store
 from tests.storage.stores.conftest import Answer, CannedServer
 from tests.storage.stores.contract import ObjectStoreContract
-from tests.stores.fault_proxy import Fault, proxying
+from tests.stores.fault_proxy import Fault, Reply, proxying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
     from resnap.storage.stores.protocol import ObjectStore
-    from tests.stores.fault_proxy import Call, FaultProxy, Reply
+    from tests.stores.fault_proxy import Call, FaultProxy
 
 pytestmark = pytest.mark.s3
 
@@ -101,6 +103,39 @@ def test_without_checksums_and_without_a_prefix_large_and_small_bodies_arrive(
     store.put("small", b"x", if_absent=True)
     assert store.get("large") == body
     assert [entry.key for entry in store.list()] == ["large", "small"]
+
+
+def test_a_thousand_objects_are_deleted_by_one_request(s3_bucket: str, s3_settings: S3Settings) -> None:
+    with proxying(s3_settings.endpoint_url or "") as proxy:
+        store = S3ObjectStore(s3_bucket, "prefix", replace(s3_settings, endpoint_url=proxy.url))
+        keys = [f"passing/{number}" for number in range(7)]
+        for key in (*keys, "passed", "staying/0"):
+            store.put(key, b"")
+        proxy.calls.clear()
+        delete_below(store, "passing/")
+        assert [call.method for call in proxy.calls if call.method != "GET"] == ["POST"]
+        assert [entry.key for entry in store.list()] == ["passed", "staying/0"]
+        delete_below(store, "passing/")
+        with pytest.raises(UsageError, match="object key"):
+            store.delete_all(["staying/0", "not portable"])
+        assert [entry.key for entry in store.list()] == ["passed", "staying/0"]
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 500, 501])
+def test_what_a_store_does_not_delete_together_is_deleted_one_by_one(
+    s3_bucket: str, s3_settings: S3Settings, status: int
+) -> None:
+    fault = Fault(name="deletes nothing", harm=lambda _call, _serve: Reply(status=status))
+    with proxying(s3_settings.endpoint_url or "") as proxy:
+        proxy.set(fault, lambda call: call.method == "POST")
+        store = S3ObjectStore(s3_bucket, "prefix", replace(s3_settings, endpoint_url=proxy.url))
+        keys = [f"passing/{number}" for number in range(3)]
+        for key in keys:
+            store.put(key, b"")
+        delete_below(store, "passing/")
+        methods = [call.method for call in proxy.calls if call.method not in {"GET", "PUT"}]
+        assert methods == ["POST", *["DELETE"] * 3]
+        assert list(store.list()) == []
 
 
 def test_a_failed_upload_is_aborted(store: S3ObjectStore, s3_bucket: str, s3_client: S3Client) -> None:
