@@ -78,9 +78,18 @@ def _candidates() -> Iterator[Path]:
         return
     yield Path(__file__).parent / "__pycache__"
     with suppress(FileNotFoundError):  # there is no temporary directory at all
-        shared = Path(tempfile.gettempdir()) / f"resnap-kernel-{os.geteuid()}"
+        shared = Path(_system_temporary_directory()) / f"resnap-kernel-{os.geteuid()}"
         if is_ours(shared):
             yield shared
+
+
+def _system_temporary_directory() -> str:
+    """Return it also in a task on an executor, which sets that of ``tempfile`` to one of its application."""
+    chosen, tempfile.tempdir = tempfile.tempdir, None
+    try:
+        return tempfile.gettempdir()
+    finally:
+        tempfile.tempdir = chosen
 
 
 def is_ours(directory: Path) -> bool:

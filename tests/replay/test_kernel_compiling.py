@@ -26,6 +26,8 @@ from resnap.replay.scan.producer_fold import ProducerFold
 assert len(ProducerFold(1)) == 0
 print(cache_directory(), sum(fold.enter_rows.stats.cache_hits.values()))
 """
+IN_A_TASK = "import tempfile; tempfile.tempdir = '/dev/null'\n"
+"""What a task on an executor does first: it takes a directory of its application for the files that it makes."""
 SCAN = """
 import sys
 from resnap.replay.rebuild import scan_part
@@ -71,7 +73,7 @@ def test_what_one_process_compiled_the_next_one_loads_from_the_directory_set_for
 def test_out_of_a_zip_without_a_home_code_is_kept_below_the_temporary_directory(tmp_path: Path) -> None:
     environment = {"HOME": "/nonexistent", "TMPDIR": str(tmp_path)}
     archive = a_zip(tmp_path)
-    first, again = (run(FOLD, path=archive, environment=environment) for _ in range(2))
+    first, again = (run(program, path=archive, environment=environment) for program in (FOLD, IN_A_TASK + FOLD))
     assert Path(first.split()[0]).parent == tmp_path / f"resnap-kernel-{os.geteuid()}"
     assert [first.split()[1], again.split()[1]] == ["0", "1"]
 
