@@ -10,8 +10,7 @@ from __future__ import annotations
 import queue
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.runs.reporting import RunReport, reported
@@ -45,10 +44,8 @@ class QueueFullError(ResnapError):
     transient = True
 
 
-@dataclass(slots=True)
-class _Lane:
-    waiting: queue.SimpleQueue[str | None] = field(default_factory=queue.SimpleQueue)
-    thread: threading.Thread | None = None
+_Lane: TypeAlias = "queue.SimpleQueue[str | None]"
+"""Ids of runs that wait; None ends the thread that executes them."""
 
 
 class Worker:
@@ -59,7 +56,11 @@ class Worker:
     ) -> None:
         self._history, self._execution, self._ids = history, execution, ids
         self._clock, self._observer, self.queue_size = clock, observer, queue_size
-        self._lanes = {"scan": _Lane(), "work": _Lane()}
+        self._lanes: dict[str, _Lane] = {"scan": queue.SimpleQueue(), "work": queue.SimpleQueue()}
+        self._threads = [
+            threading.Thread(target=self._work, args=(lane,), name=f"resnap-{name}", daemon=True)
+            for name, lane in self._lanes.items()
+        ]
         self._lock = threading.Lock()
         self._at_work: dict[str, RunReport] = {}
         self._awaited: dict[str, Future[RunState]] = {}
@@ -69,9 +70,8 @@ class Worker:
 
     def start(self) -> None:
         """Start to work."""
-        for name, lane in self._lanes.items():
-            lane.thread = threading.Thread(target=self._work, args=(lane,), name=f"resnap-{name}", daemon=True)
-            lane.thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, request: RunRequest, *, origin: str, principal: str, retry_of: str | None = None) -> Run:
         """Queue a run.
@@ -102,14 +102,14 @@ class Worker:
         except BaseException:
             self._settle(run.id, RunState.FAILED)
             raise
-        self._lane(request).waiting.put(run.id)
+        self._lane(request).put(run.id)
         return run
 
     def take_up(self, run: Run) -> None:
         """Queue a run that a previous service has accepted and not started, beyond any limit."""
         with self._lock:
             self._awaited[run.id] = Future()
-        self._lane(run.request).waiting.put(run.id)
+        self._lane(run.request).put(run.id)
 
     def wait(self, run_id: str) -> RunState:
         """Wait until a run has ended, and return how."""
@@ -172,16 +172,15 @@ class Worker:
         """
         self.begin_to_stop()
         for lane in self._lanes.values():
-            lane.waiting.put(None)
+            lane.put(None)
         ends_s = self._clock.monotonic_s() + grace_s
-        threads = [lane.thread for lane in self._lanes.values() if lane.thread is not None]
-        for thread in threads:
+        for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(max(0.0, ends_s - self._clock.monotonic_s()))
         with self._lock:
             left = [*self._awaited]
         for run_id in left:  # a thread that waits for them would wait for ever
             self._settle(run_id, RunState.FAILED)
-        return not any(thread.is_alive() for thread in threads)
+        return not any(thread.is_alive() for thread in self._threads)
 
     def keep_ends(self) -> None:
         """Store the ends of runs that could not be stored at first: the disk was full, and may have space again.
@@ -201,7 +200,7 @@ class Worker:
         return self._lanes["scan" if verb_of(request.kind).is_short else "work"]
 
     def _work(self, lane: _Lane) -> None:
-        while (run_id := lane.waiting.get()) is not None and not self._is_stopping:
+        while (run_id := lane.get()) is not None and not self._is_stopping:
             with bound(run=run_id):
                 try:
                     self._carry_out(run_id)
