@@ -1,4 +1,4 @@
-"""Numbers, sizes and times in words, as errors and answers say them."""
+"""Numbers, sizes and times in words, as errors and answers say them; names as JSON has them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,12 @@ _STEP: Final = 1024
 _MINUTE_S: Final = 60
 _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
+
+
+def camel_case(name: str) -> str:
+    """Return ``last_sequence`` as ``lastSequence``."""
+    first, *others = name.split("_")
+    return first + "".join(word.capitalize() for word in others)
 
 
 def human_count(value: int) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, TypeVar, c
 from typing_extensions import get_type_hints, is_typeddict
 
 from resnap.scheduler.output.rendering import Column
-from resnap.storage.words import instant
+from resnap.storage.words import camel_case, instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -98,12 +98,6 @@ def record(value: object) -> dict[str, object]:
     if not is_dataclass(value):
         raise AssertionError(f"{type(value).__name__} has no fields")
     return {camel_case(item.name): plain(getattr(value, item.name)) for item in fields(value)}
-
-
-def camel_case(name: str) -> str:
-    """Return ``last_sequence`` as ``lastSequence``."""
-    first, *others = name.split("_")
-    return first + "".join(part.title() for part in others)
 
 
 def plain(value: object) -> object:

@@ -41,6 +41,7 @@ from resnap.storage.log.names import topic_name_problem
 from resnap.storage.log.producer_snapshot import LeftOut
 from resnap.storage.messages.wire import uuid_text
 from resnap.storage.stores.protocol import is_safe_path
+from resnap.storage.words import camel_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -405,18 +406,13 @@ def _object_problems(entry: ManifestObject) -> Iterator[_Problem]:
 
 
 def _record(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the dataclasses above
-    return {_camel_case(field.name): getattr(value, field.name) for field in fields(value)}
+    return {camel_case(field.name): getattr(value, field.name) for field in fields(value)}
 
 
 def _build(cls: type[T], record: Mapping[str, Any], **converted: object) -> T:
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-    plain = {name: record[_camel_case(name)] for name in names if name not in converted}
+    plain = {name: record[camel_case(name)] for name in names if name not in converted}
     return cls(**plain, **converted)
-
-
-def _camel_case(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(part.capitalize() for part in others)
 
 
 def claim_of(manifest: bytes) -> bytes:

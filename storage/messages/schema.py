@@ -47,6 +47,7 @@ from resnap.storage.messages.wire import (
     before_flexible,
     write_unsigned_varint,
 )
+from resnap.storage.words import camel_case
 
 T = TypeVar("T")
 
@@ -100,8 +101,7 @@ class FieldSchema:
     @property
     def json_name(self) -> str:
         """Kafka's own name of the field."""
-        first, *others = self.name.split("_")
-        return first + "".join(word.capitalize() for word in others)
+        return camel_case(self.name)
 
 
 class _Layout(NamedTuple):

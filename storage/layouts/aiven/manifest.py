@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.encryption import OVERHEAD_BYTES, WrappedKey
@@ -35,6 +35,7 @@ from resnap.storage.layouts.aiven.pieces import (
     frame_content_size,
 )
 from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.words import camel_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,13 +69,7 @@ class IndexRanges:
 
     def named(self) -> dict[str, IndexRange | None]:
         """Return all of them by their names in the manifest, in its order."""
-        return {
-            "offset": self.offset,
-            "timestamp": self.timestamp,
-            "producerSnapshot": self.producer_snapshot,
-            "leaderEpoch": self.leader_epoch,
-            "transaction": self.transaction,
-        }
+        return {camel_case(field.name): getattr(self, field.name) for field in fields(self)}
 
     @property
     def end(self) -> int:
