@@ -211,6 +211,7 @@ class Selection:
                 [partition.inventory for partition in self.partitions if partition.log_dir.path in paths],
                 [problem for problem in self.problems if problem.path.parent in paths],
                 {path for log_dir in log_dirs for path in log_dir.unwanted} - selected,
+                [path for log_dir in log_dirs if log_dir.broker_id is not None for path in log_dir.unknown],
                 sources,
             )
         return starts

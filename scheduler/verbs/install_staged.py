@@ -23,6 +23,7 @@ from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, 
 from resnap.tiering.installing.installer import Installer, Surveyed, decide
 from resnap.tiering.installing.staging_area import StagingArea
 from resnap.tiering.installing.undo import MANIFEST_FILE
+from resnap.tiering.judging.broker_start import unknown_name
 from resnap.tiering.judging.inventory import take_inventory
 
 if TYPE_CHECKING:
@@ -164,6 +165,8 @@ class _Selection:
     absent: tuple[TopicPartition, ...]
     aside: Mapping[TopicPartition, str]
     """What is there of absent ones, into which nothing is installed."""
+    unknown: tuple[Path, ...]
+    """What has names with which the broker does not start."""
 
     def result(self, *, manifest: Path | None, error: ResnapError | None) -> Installed:
         partitions = tuple(partition.installation for partition in self.surveyed)
@@ -174,7 +177,10 @@ class _Selection:
             manifest=manifest,
             error=error,
             faults=(*self.problems, *refusals, *(() if error is None else (error,))),
-            warnings=tuple(f"{key} is staged, but not in the log dir{self.aside.get(key, '')}" for key in self.absent),
+            warnings=(
+                *(f"{key} is staged, but not in the log dir{self.aside.get(key, '')}" for key in self.absent),
+                *(unknown_name(path).text for path in self.unknown),
+            ),
             partly_done=any(partition.changes for partition in partitions),
         )
 
@@ -214,6 +220,7 @@ def _select(request: Staging, area: StagingArea) -> _Selection:
         problems=problems,
         absent=tuple(key for key in staged if key not in there and key not in unread),
         aside=aside,
+        unknown=log_dir.unknown,
     )
 
 

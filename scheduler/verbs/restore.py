@@ -43,6 +43,7 @@ from resnap.storage.sources.log_dirs import nothing_tiered, tiered_part
 from resnap.storage.stores.urls import local_path
 from resnap.tiering.cluster.client import Connect
 from resnap.tiering.controller.metadata.writer import Bootstrap, read_bootstrap
+from resnap.tiering.judging.broker_start import unknown_name
 from resnap.tiering.restoring.new_cluster import Assignment, assign_to_all, place_partitions, read_assignment
 from resnap.tiering.restoring.restoration import (
     Replaced,
@@ -307,7 +308,8 @@ class _Run:
                 *missing_id_warning(sorted({one.topic_partition.topic for one, _ in work if one.topic_id is None})),
                 *_unmatched_settings(request, {restoration.topic_partition.topic for restoration in found} | lost),
             )
-            yield Unread(faults=tuple(faults), warnings=warnings)
+            unknown = (unknown_name(path).text for target in targets for path in target.there.unknown)
+            yield Unread(faults=tuple(faults), warnings=(*warnings, *unknown))
             if not request.dry_run:
                 self.progress.expect(sum(one.segments for one, _ in work), sum(one.size_bytes for one, _ in work))
             highest: dict[TopicPartition, int] = {}

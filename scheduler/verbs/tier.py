@@ -57,7 +57,7 @@ from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, counted, human_bytes, human_count, second, some
 from resnap.tiering.judging.file_damage import damage_in_files
-from resnap.tiering.judging.refusal import FAULTS, HINTS, Reason
+from resnap.tiering.judging.refusal import FAULTS, Reason
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import looked_at
 from resnap.tiering.tier import Ended, Left, TieredPartition, TierWork, left_to_ship, plans_of, tier
@@ -144,7 +144,7 @@ def _begun(left: Left, starts: Mapping[Place, BrokerStart], context: Context) ->
     """Yield what there is to ship, what ends a broker's start, and what of sources or manifests cannot be read."""
     yield Reported(what=left)
     ended_by = dict.fromkeys(start.ended_by for start in starts.values() if start.ended_by is not None)
-    yield Result(warnings=tuple(f"{Reason.NO_START.value}: {what}: {HINTS[Reason.NO_START]}" for what in ended_by))
+    yield Result(warnings=tuple(stop.text for stop in ended_by))
     yield from unread(left.selection)
     for order in (order for order in left.orders if order.left.failures):
         _count_mismatches(order.left.failures, context)

@@ -25,6 +25,7 @@ from resnap.storage.log.names import (
     CLUSTER_METADATA_TOPIC,
     DirKind,
     FileKind,
+    is_unknown_directory,
     parse_file_name,
     parse_partition_dir_name,
     topic_name_problem,
@@ -41,7 +42,7 @@ from resnap.storage.log.partition_dir import (
 from resnap.storage.log.properties import read_meta_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from resnap.storage.log.names import PartitionDirName, TopicPartition
 
@@ -102,6 +103,8 @@ class LogDir:
     """By name."""
     unwanted: tuple[Path, ...] = ()
     """Directories of a broker's other partitions, which were not asked for and are not read."""
+    unknown: tuple[Path, ...] = ()
+    """Directories, and files in its partitions, with whose names a broker does not start."""
     clean_shutdown: bool
     """Whether the broker that was here was shut down cleanly; false while one runs."""
     problems: tuple[PartitionProblem, ...]
@@ -177,10 +180,17 @@ class Survey:
             partitions=tuple(sorted(self.partitions, key=lambda partition: partition.topic_partition)),
             set_aside=tuple(self.set_aside),
             unwanted=tuple(self.unwanted) if meta else (),
+            unknown=tuple(self._unknown()),
             clean_shutdown=clean_shutdown,
             problems=tuple(self.problems),
             is_kraft=meta is not None and meta.version > 0,
         )
+
+    def _unknown(self) -> Iterator[Path]:
+        if isinstance(self.path, Path):
+            yield from (self.path / one.path.name for one in self.set_aside if is_unknown_directory(one.path.name))
+            for partition in self.partitions:
+                yield from (self.path / partition.path.name / name for name in partition.unknown)
 
 
 def dir_kind(name: PartitionDirName | None) -> DirKind:
@@ -258,19 +268,25 @@ def load_log_dir(path: Path, *, topics: Callable[[TopicPartition], bool] | None 
     """
     path = path.absolute()
     survey = Survey(path=path, fetch=partial(_content, path))
-    with readable(path), os.scandir(path) as entries:
-        listed = {entry.name: _is_dir(entry) for entry in entries}
+    listed = _listed(path)
     checkpoints = survey.read_checkpoints()
+    wanted = _sort_out(survey, listed, lambda name: topics is None or topics(name.topic_partition))
+    for directory in wanted:
+        survey.add_partition(directory, partial(load_partition_dir, directory, checkpoints=checkpoints))
+    return survey.finish(clean_shutdown=CLEAN_SHUTDOWN in listed)
+
+
+def _sort_out(survey: Survey, listed: Mapping[str, bool], wants: Callable[[PartitionDirName], bool]) -> list[Path]:
+    """Return the directories of wanted partitions; the others come into ``survey``. ``listed``: whether each is one."""
+    wanted: list[Path] = []
     for entry_name in sorted(name for name, is_dir in listed.items() if is_dir):
-        name, directory = parse_partition_dir_name(entry_name), path / entry_name
+        name, directory = parse_partition_dir_name(entry_name), Path(str(survey.path), entry_name)
         kind = dir_kind(name)
         if name is None or kind is not DirKind.LIVE:
             survey.set_aside.append(SetAsideDir(path=directory, kind=kind))
-        elif topics is not None and not topics(name.topic_partition):
-            survey.unwanted.append(directory)
         else:
-            survey.add_partition(directory, partial(load_partition_dir, directory, checkpoints=checkpoints))
-    return survey.finish(clean_shutdown=CLEAN_SHUTDOWN in listed)
+            (wanted if wants(name) else survey.unwanted).append(directory)
+    return wanted
 
 
 def load_topic(path: Path, topic: str) -> LogDir:
@@ -305,8 +321,8 @@ def _load_lone_partition(path: Path, topics: Callable[[TopicPartition], bool] | 
     topic_partition = live_partition(path)
     survey = Survey(path=path.parent, fetch=partial(_content, path.parent))
     with suppress(LogDirError):  # its broker may read the directory above, and we the partition alone
-        names = {name: parse_partition_dir_name(name) for name in sorted(_names(path.parent)) if name != path.name}
-        survey.unwanted += [path.parent / one for one, name in names.items() if dir_kind(name) is DirKind.LIVE]
+        _sort_out(survey, {name: is_dir for name, is_dir in _listed(path.parent).items() if name != path.name},
+                  lambda _: False)  # fmt: skip
     if topics is None or topics(topic_partition):
         checkpoints = survey.read_checkpoints()
         survey.add_partition(path, partial(load_partition_dir, path, checkpoints=checkpoints))
@@ -316,6 +332,12 @@ def _load_lone_partition(path: Path, topics: Callable[[TopicPartition], bool] | 
 def _content(directory: Path, name: str) -> bytes | None:
     with readable(directory / name):
         return read_small(directory / name, bytes)
+
+
+def _listed(path: Path) -> dict[str, bool]:
+    """Return the names in a directory, and which of them are directories."""
+    with readable(path), os.scandir(path) as entries:
+        return {entry.name: _is_dir(entry) for entry in entries}
 
 
 def _names(path: Path) -> set[str]:

@@ -26,6 +26,10 @@ OFFSET_DIGITS: Final = 20
 _LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _SET_ASIDE = re.compile(r"(?P<name>.+)\.(?P<unique>[0-9a-f]{32})-(?P<kind>delete|future|stray)", re.DOTALL)
+_ASIDE_TO_A_BROKER = re.compile(r"(?P<name>\S+-\S+)\.[^.\s]+-(delete|future|stray)")
+_JAVA_NUMBER = re.compile(r"[+-]?\d+")
+_REMOTE_INDEX_CACHE: Final = "remote-log-index-cache"
+_NAMED_BY_OFFSET: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".swap", ".cleaned")
 
 
 class TopicPartition(NamedTuple):
@@ -154,6 +158,30 @@ def parse_partition_dir_name(name: str) -> PartitionDirName | None:
         kind=DirKind(aside["kind"]) if aside else DirKind.LIVE,
         unique=aside["unique"] if aside else None,
     )
+
+
+def is_unknown_directory(name: str) -> bool:
+    """Return whether a broker does not start with a directory of this name in its log dir, such as ``lost+found``.
+
+    Source: ``UnifiedLog.parseTopicPartitionName``.
+    """
+    if name.endswith(("-delete", "-future", "-stray")):
+        aside = _ASIDE_TO_A_BROKER.fullmatch(name)
+        name = aside["name"] if aside else ""
+    topic, _, number = name.rpartition("-")
+    return name != _REMOTE_INDEX_CACHE and not (topic and _is_java_number(number, MAX_PARTITION))
+
+
+def is_unknown_file(name: str) -> bool:
+    """Return whether a broker does not start with a file of this name in a partition directory, such as ``copy.log``.
+
+    Source: ``LogFileUtils.offsetFromFile``.
+    """
+    return name.endswith(_NAMED_BY_OFFSET) and not _is_java_number(name.partition(".")[0], MAX_OFFSET)
+
+
+def _is_java_number(text: str, largest: int) -> bool:
+    return _JAVA_NUMBER.fullmatch(text) is not None and -largest - 1 <= int(text) <= largest
 
 
 def topic_name_problem(topic: str) -> str | None:

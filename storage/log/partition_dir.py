@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from resnap.storage.errors import in_file
-from resnap.storage.log.names import FileKind, FileState, StorePath, TopicPartition, parse_file_name
+from resnap.storage.log.names import (
+    FileKind,
+    FileState,
+    StorePath,
+    TopicPartition,
+    is_unknown_file,
+    parse_file_name,
+)
 from resnap.storage.log.properties import read_partition_metadata
 from resnap.storage.packed import packed
 from resnap.storage.readers import FileFacts
@@ -112,6 +119,8 @@ class PartitionDir:
     """Base offsets, ascending, that have only indexes left; empty for a directory without a segment."""
     stray: str | None = None
     """Why a broker of KRaft takes the directory for a stray one when it starts; None if it does not."""
+    unknown: tuple[str, ...] = ()
+    """Names of files with which a broker does not start."""
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -203,6 +212,7 @@ def partition_of_files(
         without_log=_without_log(
             facts_of, listing.live, segments, checkpoints.log_start_offsets.get(topic_partition, -1)
         ),
+        unknown=tuple(name for name in sorted(listing.others) if is_unknown_file(name) and facts_of(name) is not None),
     )
 
 

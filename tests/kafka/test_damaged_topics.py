@@ -11,6 +11,7 @@ import re
 import shutil
 import struct
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -26,7 +27,7 @@ from tests.scheduler.files import bases, file_at
 from tests.scheduler.installed import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
@@ -176,6 +177,17 @@ def copies(data: Path) -> None:
             checkpoint(data, "recovery-point-offset-checkpoint", name, BATCHES)
 
 
+@contextmanager
+def there(path: Path, content: bytes | None) -> Iterator[None]:
+    """Have a file of this content, or a directory for None, where there may be another file."""
+    before = path.read_bytes() if path.exists() else None
+    path.mkdir() if content is None else path.write_bytes(content)
+    yield
+    path.rmdir() if content is None else path.unlink()
+    if before is not None:
+        path.write_bytes(before)
+
+
 @pytest.mark.parametrize("version", mostly_slow(("3.9.1", "4.4.0"), "3.9.1"))
 def test_damaged_topics_are_judged_as_brokers_treat_them(
     version: str, command: Resnap, release: Callable[[str], Release], tmp_path: Path
@@ -203,8 +215,8 @@ def test_damaged_topics_are_judged_as_brokers_treat_them(
     assert [one["reason"] for one in rows["no-middle"]["warnings"]] == ["missing-offsets"]
     assert "offsets 30 to 39 are missing" in rows["no-middle"]["warnings"][0]["detail"]
     stops = {name: min((one["baseOffset"] for one in rows[name]["blockers"]), default=BATCHES) for name in DAMAGE}
-    there = {name: bases(data / f"{name}-0")[:-1] for name in DAMAGE}
-    said = {name: [base for base in there[name] if base < stops[name]] for name in DAMAGE.keys() - STILL_TIERED}
+    on_disk = {name: bases(data / f"{name}-0")[:-1] for name in DAMAGE}
+    said = {name: [base for base in on_disk[name] if base < stops[name]] for name in DAMAGE.keys() - STILL_TIERED}
     assert said == {name: DAMAGE[name][2] for name in said}
     scanned = command("scan", data, "--output", "json").document["partitions"]
     of_scan = {row["topic"]: row["brokerStops"] and row["brokerStops"]["reason"] for row in scanned}
@@ -240,16 +252,18 @@ def test_damaged_topics_are_judged_as_brokers_treat_them(
         (file_at(fatal, 10, "txnindex"), aborted(13, version=0x7F00), "aborted transaction version"),
         (fatal / "leader-epoch-checkpoint", b"garbage", "Malformed line in checkpoint file"),
         (fatal / "partition.metadata", b"version: 7", "Error starting LogManager"),
+        (fatal / "copy.log", b"", "NumberFormatException"),
+        (data / "lost+found", None, "is not in the form of topic-partition"),
     ):
-        before = path.read_bytes() if path.exists() else b""
-        path.write_bytes(content)
-        topics = command("check", data, "--topic", "fatal", "--topic", "whole", "--output", "json").document["topics"]
-        whole = next(row for row in topics if row["topic"] == "whole")
-        assert [blocker["reason"] for blocker in whole["blockers"]] == ["no-start"]
-        since, process = len(broker.printed()), broker.start()
-        assert process.wait(PATIENCE_S) != 0, f"a broker starts with a damaged {path.name}"
-        assert said in broker.printed()[since:]
-        path.write_bytes(before)
+        with there(path, content):
+            topics = command("check", data, "--topic", "fatal", "--topic", "whole", "--output", "json").document[
+                "topics"
+            ]
+            whole = next(row for row in topics if row["topic"] == "whole")
+            assert [blocker["reason"] for blocker in whole["blockers"]] == ["no-start"]
+            since, process = len(broker.printed()), broker.start()
+            assert process.wait(PATIENCE_S) != 0, f"a broker starts with a damaged {path.name}"
+            assert said in broker.printed()[since:]
 
 
 @pytest.mark.parametrize(

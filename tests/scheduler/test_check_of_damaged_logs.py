@@ -268,6 +268,33 @@ def test_a_disk_that_is_gone_hides_no_other_log_dir(
     assert list(store.rglob("*.manifest"))
 
 
+@pytest.mark.parametrize("name", ["lost+found/", "zebra-0/copy.log", "payments-0/old.snapshot"])
+def test_a_name_with_which_no_broker_starts_blocks_all(
+    command: Resnap, ready_log: Path, tmp_path: Path, name: str
+) -> None:
+    shutil.copytree(ready_log / "payments-0", ready_log / "zebra-0")
+    path = ready_log / name
+    path.mkdir() if name.endswith("/") else path.write_bytes(b"")
+    for scope in (ready_log,), (ready_log, "--topic", "payments"), (ready_log / "payments-0",):
+        rows = command("check", *scope, "--output", "json").document["topics"]
+        for row in rows:
+            [blocker] = row["blockers"]
+            assert (row["verdict"], blocker["reason"], str(path) in blocker["detail"]) == ("blocked", "no-start", True)
+            assert blocker["hint"] == f"before the broker starts, move {path} to a place outside the log dir"
+    tier = command("tier", ready_log, "--to", (tmp_path / "store").as_uri(), "--as-of", "roll", "--engine", "local")
+    assert tier.code == 0
+    [warning] = [line for line in tier.err.splitlines() if line.startswith("warning: no-start: ")]
+    assert str(path) in warning
+
+
+@pytest.mark.parametrize("name", ["remote-log-index-cache/", "payments-0/directory.log/", "payments-0/x.log.bak"])
+def test_a_name_that_a_broker_ignores_blocks_nothing(command: Resnap, ready_log: Path, name: str) -> None:
+    path = ready_log / name
+    path.mkdir() if name.endswith("/") else path.write_bytes(b"")
+    [row] = command("check", ready_log, "--output", "json").document["topics"]
+    assert row["verdict"] == "ready"
+
+
 @pytest.mark.parametrize("name", ["txnindex", "partition.metadata", "leader-epoch-checkpoint"])
 def test_what_ends_the_start_of_a_broker_blocks_all_that_it_ends_whatever_is_in_scope(
     command: Resnap, ready_log: Path, tmp_path: Path, name: str

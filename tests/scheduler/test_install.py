@@ -96,6 +96,17 @@ def test_a_dry_run_writes_nothing_and_names_the_blockers(command: Resnap, broker
     assert (ran.code, "was not shut down cleanly" in ran.err) == (0, True)
 
 
+def test_what_keeps_the_broker_from_starting_is_said(command: Resnap, broker_log: Path, staged: Path) -> None:
+    found, copy = broker_log / "lost+found", broker_log / "payments-0" / "copy.log"
+    found.mkdir()
+    copy.touch()
+    for flags in (("--dry-run",), ()):
+        ran = command("install", staged, broker_log, *flags)
+        assert ran.code == 0
+        for path in (found, copy):
+            assert f"move {path} to a place outside the log dir" in ran.err
+
+
 def test_a_dry_run_ends_with_the_code_of_the_run(command: Resnap, broker_log: Path, staged: Path) -> None:
     (broker_log / "payments-0" / f"{0:020d}.log.swap").touch()
     tried = command("install", staged, broker_log, "--dry-run", *JSON)

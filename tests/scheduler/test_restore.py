@@ -146,6 +146,16 @@ def test_a_directory_that_is_not_there_is_made(command: Resnap, store: Path, tmp
     assert command("restore", store.as_uri(), "--into", tmp_path / "no" / "parent").code == 2
 
 
+def test_what_keeps_a_broker_from_starting_on_a_new_disk_is_said(command: Resnap, store: Path, tmp_path: Path) -> None:
+    found = tmp_path / "disk" / "lost+found"
+    found.mkdir(parents=True)
+    for flags in (("--dry-run",), ()):
+        ran = command("restore", store.as_uri(), "--into", found.parent, *flags)
+        assert ran.code == 0
+        assert f"no-start: {found} is not named" in ran.err
+        assert f"move {found} to a place outside the log dir" in ran.err
+
+
 def test_nothing_is_restored_into_a_directory_of_a_log_dir(
     command: Resnap, store: Path, broker_log: Path, tmp_path: Path
 ) -> None:

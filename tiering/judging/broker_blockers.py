@@ -123,7 +123,9 @@ def broker_blockers(
         stray = why_stray(inventory.partition.stray)
         refusals.append(refuse(inventory.partition.segments[0], Reason.STRAY, stray))
     if start.ended_by is not None:
-        refusals.append(refuse(inventory.partition.segments[0], Reason.NO_START, start.ended_by))
+        refusals.append(
+            refuse(inventory.partition.segments[0], Reason.NO_START, start.ended_by.detail, hint=start.ended_by.hint)
+        )
     unread = inventory.leader_epochs.unread
     if unread is not None and tried:
         refusals.append(refuse(tried[0].segment, Reason.UNREADABLE, str(unread), hint=unread.hint))

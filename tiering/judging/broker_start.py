@@ -5,8 +5,9 @@ that it deletes the snapshots above the base offset of the segment, also those t
 ones at the base offset and the end of each segment that it recovers, at the base offsets of the two segments below, and
 at those of the last two segments of the log. An entry of another version in a transaction index ends the start of the
 whole broker, and so does a ``partition.metadata`` without both its lines. Other damage of that file, or of
-``leader-epoch-checkpoint``, takes the log dir offline; a broker that has no other one does not start. Observed on
-brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_damaged_topics.py``).
+``leader-epoch-checkpoint``, takes the log dir offline; a broker that has no other one does not start. Nor does any with
+a directory in its log dir whose name is not that of a partition, such as ``lost+found``, or with a ``copy.log`` in a
+partition directory. Observed on brokers of 3.9.1 and 4.4.0 (``tests/kafka/test_damaged_topics.py``).
 
 Source: ``LogLoader.loadSegmentFiles``, ``LogLoader.recoverSegment``, ``LogSegment.sanityCheck``,
 ``TransactionIndex.sanityCheck``, ``ProducerStateManager.truncateAndReload``.
@@ -56,8 +57,8 @@ class BrokerStart:
     """Offsets of the snapshots that it writes after it has recovered a segment."""
     refusals: tuple[Refusal, ...] = ()
     """Transaction indexes with which no broker starts, and those that could not be read."""
-    ended_by: str | None = None
-    """What of another partition of the broker ends the start; None if nothing does."""
+    ended_by: Stop | None = None
+    """What of another partition of the broker, or of no partition, ends the start; None if nothing does."""
     aborted: Mapping[str, Sequence[AbortedTxn]] = field(default_factory=dict)
     """Entries of the transaction indexes, by the paths of the segments; those of damaged ones are not there."""
     unusable: tuple[Refusal, ...] = ()
@@ -77,17 +78,19 @@ def broker_starts(
     inventories: Collection[PartitionInventory],
     problems: Iterable[PartitionProblem],
     unwanted: Collection[Path],
+    unknown: Iterable[Path],
     sources: Sources,
 ) -> dict[Place, BrokerStart]:
     """Return what one broker finds wrong with each of some of its partitions when it starts, by their paths.
 
     What ends its start does so for all of them, in all its log dirs. ``problems`` are partitions that cannot be judged,
-    ``unwanted`` the directories of those that are not to be judged.
+    ``unwanted`` the directories of those that are not to be judged, ``unknown`` what else has no name of Kafka's.
     """
     starts = {partition.partition.path: broker_start(partition.partition, sources) for partition in inventories}
-    ends = list(_ends(inventories, starts, problems, unwanted, sources))
+    ends: list[tuple[Path | None, Stop]] = [(None, unknown_name(path)) for path in unknown]
+    ends += _ends(inventories, starts, problems, unwanted, sources)
     return {
-        path: replace(start, ended_by=next((detail for of, detail in ends if of in {None, path.parent}), None))
+        path: replace(start, ended_by=next((stop for of, stop in ends if of in {None, path.parent}), None))
         if isinstance(path, Path) and not start.refusals
         else start
         for path, start in starts.items()
@@ -100,7 +103,7 @@ def _ends(
     problems: Iterable[PartitionProblem],
     unwanted: Iterable[Path],
     sources: Sources,
-) -> Iterator[tuple[Path | None, str]]:
+) -> Iterator[tuple[Path | None, Stop]]:
     """Yield each file for which a broker does not start, or does without a log dir, which is given then."""
     judged = list(starts.values())
     damages: dict[Place, str | None] = {one.partition.path: one.leader_epochs.damage for one in inventories}
@@ -111,6 +114,7 @@ def _ends(
     for path in unwanted:
         try:
             partition = load_partition_dir(path)
+            yield from ((None, unknown_name(path / name)) for name in partition.unknown)
             judged.append(broker_start(partition, sources))
             damages[path] = checkpoint_damage(partition.leader_epochs, sources)
         except FormatError as error:
@@ -118,14 +122,27 @@ def _ends(
         except (LogDirError, UsageError):
             continue  # it cannot be read, or is gone
     for start in judged:
-        yield from ((None, refusal.detail) for refusal in start.refusals if refusal.reason is Reason.INDEX_UNUSABLE)
+        ending = (refusal.detail for refusal in start.refusals if refusal.reason is Reason.INDEX_UNUSABLE)
+        yield from ((None, stop_for(Reason.NO_START, detail)) for detail in ending)
     for place, damage in damages.items():
-        if damage is None or not isinstance(place, Path):
-            continue
-        if _is_metadata_cut(place, sources):
-            yield None, f"{damage}: a broker does not start with it, with any topic"
-        else:
-            yield place.parent, f"{damage}: a broker takes the log dir offline, and does not start without another one"
+        if damage is not None and isinstance(place, Path):
+            yield _end_by_damage(place, damage, sources)
+
+
+def _end_by_damage(path: Path, damage: str, sources: Sources) -> tuple[Path | None, Stop]:
+    """Return why a broker does not start for a damaged file of a partition, or does without its log dir, given then."""
+    if _is_metadata_cut(path, sources):
+        return None, stop_for(Reason.NO_START, f"{damage}: a broker does not start with it, with any topic")
+    offline = "a broker takes the log dir offline, and does not start without another one"
+    return path.parent, stop_for(Reason.NO_START, f"{damage}: {offline}")
+
+
+def unknown_name(path: Path) -> Stop:
+    """Return why a broker does not start with a directory or file of the name that ``path`` has."""
+    detail = f"{path} is not named as Kafka names what is there: a broker does not start with it, with any topic"
+    return stop_for(
+        Reason.NO_START, detail, hint=f"before the broker starts, move {path} to a place outside the log dir"
+    )
 
 
 def _is_metadata_cut(path: Path, sources: Sources) -> bool:

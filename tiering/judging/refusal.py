@@ -54,7 +54,8 @@ class Reason(StrEnum):
     STRAY = "stray"
     """A broker of KRaft takes the directory for a stray one when it starts: it is not a log of the cluster."""
     NO_START = "no-start"
-    """A file of another partition ends the broker's start, or takes the log dir offline; never a reason of ours."""
+    """A name that is none of Kafka's, or a file of another partition, ends the broker's start, or takes the log dir
+    offline; never a reason of ours."""
     LINEAGE_CONFLICT = "lineage-conflict"
     """The store holds another history of its offsets, or the same one in pieces to which it cannot be joined."""
     SEGMENT_CHANGED = "segment-changed"
@@ -167,6 +168,11 @@ class Stop:
     until_ms: int | None = None
     """When retention will have deleted the segment and those below; None where something else unblocks it, and where
     the retention is not known."""
+
+    @property
+    def text(self) -> str:
+        """Reason, fact and next step as one line."""
+        return f"{self.reason}: {self.detail}: {self.hint}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,8 @@ from resnap.storage.log.names import (
     LogFile,
     PartitionDirName,
     TopicPartition,
+    is_unknown_directory,
+    is_unknown_file,
     parse_file_name,
     parse_partition_dir_name,
     segment_name,
@@ -145,6 +147,35 @@ def test_a_deleted_topic_with_a_long_name_shows_only_its_front() -> None:
 )
 def test_other_directory_names_are_not_partitions(name: str) -> None:
     assert parse_partition_dir_name(name) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "is_unknown"),
+    [
+        *((name, True) for name in ("lost+found", "backup", "-0", "t-", "t-99999999999", "t-x", "a.b-delete")),
+        *((name, True) for name in ("my-delete", "t-0-stray", f"t-0.a.{UNIQUE}-delete", "t 0.x-future")),
+        *((name, False) for name in ("t-0", "t--1", "t-01", "t-+1", "we ird-0", "..-0", ".Trash-1000", "t-\u0663")),
+        *((name, False) for name in (f"t-0.{UNIQUE}-delete", "t-0.zz-stray", "t-0.abc-future")),
+        *((name, False) for name in ("remote-log-index-cache", "__cluster_metadata-0", "t-2147483647")),
+    ],
+)
+def test_a_broker_does_not_start_with_a_directory_that_it_takes_for_no_partition(name: str, is_unknown: bool) -> None:
+    assert is_unknown_directory(name) is is_unknown
+
+
+@pytest.mark.parametrize(
+    ("name", "is_unknown"),
+    [
+        *((f"copy.{kind}", True) for kind in ("log", "index", "timeindex", "txnindex", "snapshot", "swap", "cleaned")),
+        *((name, True) for name in ("00000000000000000000-copy.log", "99999999999999999999.log", " 5.log", ".log")),
+        *((name, True) for name in ("copy.log.swap", f"{2**63}.snapshot")),
+        *((name, False) for name in ("0.log", "-5.log", "00000000000000000005.old.log", f"{2**63 - 1}.snapshot")),
+        *((name, False) for name in ("00000000000000000000.log.bak", "copy.log.deleted", "old.snapshot.deleted")),
+        *((name, False) for name in ("x.txt", "leader-epoch-checkpoint.bak", "leader-epoch-checkpoint")),
+    ],
+)
+def test_a_broker_does_not_start_with_a_file_of_a_segment_that_has_no_offset(name: str, is_unknown: bool) -> None:
+    assert is_unknown_file(name) is is_unknown
 
 
 @pytest.mark.parametrize(
