@@ -477,8 +477,10 @@ def _add(partitions: dict[TopicPartition, SelectedPartition], selected: Selected
     other = partitions.setdefault(selected.topic_partition, selected)
     path, other_path = selected.inventory.partition.path, other.inventory.partition.path
     if path != other_path:
-        places = f"{other_path} and {path}"
-        raise UsageError(
-            f"{selected.topic_partition} is in {places}",
-            hint="the boundaries of a partition differ between its replicas: give one of them",
-        )
+        hint = "the boundaries of a partition differ between its replicas: give one of them"
+        brokers = {(one.log_dir.cluster_id, one.log_dir.broker_id) for one in (selected, other)}
+        if len(brokers) == 1 and None not in brokers.copy().pop():
+            hint = (
+                "a broker does not start with both: before it starts, move one of them to a place outside its log dirs"
+            )
+        raise UsageError(f"{selected.topic_partition} is in {other_path} and {path}", hint=hint)

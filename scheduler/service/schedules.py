@@ -268,6 +268,9 @@ def trigger_of(spec: ScheduleSpec) -> CronTrigger | IntervalTrigger:
         ) from error
 
 
+_LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
+
+
 def _at(at_ms: int) -> datetime:
     return datetime.fromtimestamp(at_ms / 1000, UTC)
 
@@ -278,7 +281,7 @@ def cron_trigger(cron: str, zone: tzinfo) -> CronTrigger:
     A day of the month and a day of the week must both match.
 
     Raises:
-        ValueError: it is invalid.
+        ValueError: it is invalid, or never due.
 
     """
     fields = cron.split()
@@ -286,7 +289,10 @@ def cron_trigger(cron: str, zone: tzinfo) -> CronTrigger:
         raise ValueError(f"{len(fields)} fields, expected {_FIELDS}")
     fields[_WEEKDAY] = _weekdays(fields[_WEEKDAY])
     text = " ".join(fields)
-    return CronTrigger.from_crontab(text, zone) if fields[_HOUR].startswith(_ANY) else _TimesOfDay.of(text, zone)
+    trigger = CronTrigger.from_crontab(text, zone) if fields[_HOUR].startswith(_ANY) else _TimesOfDay.of(text, zone)
+    if trigger.get_next_fire_time(None, _LONG_AGO) is None:
+        raise ValueError("no year has such a day")
+    return trigger
 
 
 class _TimesOfDay(CronTrigger):  # type: ignore[misc]

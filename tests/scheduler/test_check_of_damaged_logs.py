@@ -287,6 +287,18 @@ def test_a_name_with_which_no_broker_starts_blocks_all(
     assert str(path) in warning
 
 
+@pytest.mark.parametrize("is_of_one_broker", [True, False])
+def test_a_partition_in_two_log_dirs_of_one_broker_is_no_second_replica(
+    command: Resnap, ready_log: Path, tmp_path: Path, is_of_one_broker: bool
+) -> None:
+    shutil.copytree(ready_log / "payments-0", tmp_path / "other" / "payments-0")
+    if is_of_one_broker:
+        shutil.copy2(ready_log / "meta.properties", tmp_path / "other")
+    ran = command("check", ready_log, tmp_path / "other", "--output", "json")
+    assert (ran.code, "a broker does not start with both" in ran.error["hint"]) == (2, is_of_one_broker)
+    assert ("replicas" in ran.error["hint"]) == (not is_of_one_broker)
+
+
 @pytest.mark.parametrize("name", ["remote-log-index-cache/", "payments-0/directory.log/", "payments-0/x.log.bak"])
 def test_a_name_that_a_broker_ignores_blocks_nothing(command: Resnap, ready_log: Path, name: str) -> None:
     path = ready_log / name

@@ -141,7 +141,9 @@ def test_days_of_the_week_are_those_of_crontab(days: str, expected: str) -> None
     assert [f"{day:%a}" for day in week if trigger.get_next_fire_time(None, day) == day] == expected.split()
 
 
-@pytest.mark.parametrize("cron", ["0 0 * * 8", "0 0 * * noday", "0 0 * * 1-", "0 0 * * */0", "0 0 * *", "0 0 * * * *"])
+@pytest.mark.parametrize(
+    "cron", ["0 0 * * 8", "0 0 * * noday", "0 0 * * 1-", "0 0 * * */0", "0 0 * *", "0 0 * * * *", "0 0 31 2 *"]
+)
 def test_what_is_no_crontab_is_refused(cron: str) -> None:
     with pytest.raises(ConfigurationError, match="schedule daily: cron"):
         trigger_of(daily(cron))
