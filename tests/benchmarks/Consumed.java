@@ -37,6 +37,7 @@ public final class Consumed {
                     }
                 }
                 System.out.println((System.nanoTime() - began) / 1e9 + " " + records + " " + bytes);
+                System.out.flush();
             }
         }
     }

@@ -38,6 +38,7 @@ class LogOptions:
     producers: int = 10_000
     skew: float = 1.0
     sparse: bool = False
+    codec: str = "none"
     days: float = 1.0
     seed: int = 1
 
@@ -46,7 +47,8 @@ class LogOptions:
         """Name of its directory."""
         who = f"{self.producers}-{'uniform' if not self.skew else 'skewed'}"
         parts = (self.size_bytes, self.batch_bytes, self.segment_bytes, self.partitions, who, f"{self.days:g}d")
-        return "-".join(map(str, parts)) + ("-sparse" if self.sparse else "")
+        kinds = [*(["sparse"] if self.sparse else []), *([] if self.codec == "none" else [self.codec])]
+        return "-".join(map(str, (*parts, *kinds)))
 
     def traffic(self, end_ms: int) -> Traffic:
         """Return what one partition sees until ``end_ms``."""
@@ -61,7 +63,7 @@ class LogOptions:
         )
 
     def __str__(self) -> str:
-        kind = "sparse, " if self.sparse else ""
+        kind = "sparse, " if self.sparse else "" if self.codec == "none" else f"{self.codec}, "
         spread = "uniform" if not self.skew else "skewed"
         return f"{amount(self.size_bytes)}, {kind}{self.producers:,} {spread} producers"
 
@@ -140,7 +142,7 @@ def _make(root: Path, options: LogOptions) -> None:
         kept.mkdir(parents=True)
         writer = BulkPartitionWriter(
             directory, options.traffic(end_ms), batch_bytes=options.batch_bytes, seed=options.seed + number,
-            sparse=options.sparse,
+            sparse=options.sparse, codec=options.codec,
         )  # fmt: skip
         sizes += _write_segments(writer, options, kept)
         batches += writer.batches

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.log.producer_snapshot import load_snapshot
-from tests.benchmarks import cluster
+from tests.benchmarks import cluster, consumed
 from tests.benchmarks.__main__ import BENCHMARKS, main
 from tests.benchmarks.broker import find_kafkas
 from tests.benchmarks.datasets import LogOptions, LogStore
+from tests.benchmarks.descendants import forget_peaks, processor_s, python_peak_bytes
 from tests.benchmarks.machine import cores
 from tests.benchmarks.measuring import Contender, Outcome, contest, drop_from_cache, pinned, warm
 from tests.benchmarks.resnap_jobs import regenerate
@@ -29,6 +30,15 @@ if TYPE_CHECKING:
 ALONE = ("--quick", "--no-spark", "--no-kafka")
 SMALL = LogOptions(size_bytes=1 << 20, segment_bytes=128 << 10, producers=200)
 
+BUSY = """
+import sys, time
+b"x" * (64 << 20)
+while time.process_time() < 0.3:
+    pass
+print(flush=True)
+sys.stdin.read()
+"""
+
 
 def rows(markdown: str) -> list[list[str]]:
     """Return the cells of all tables, without their heads."""
@@ -39,7 +49,7 @@ def rows(markdown: str) -> list[list[str]]:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != cluster.NAME])
+@pytest.mark.parametrize("name", [name for name in BENCHMARKS if name not in {cluster.NAME, consumed.NAME}])
 def test_each_benchmark_runs_alone_and_gives_tables(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,6 +83,27 @@ def test_executors_take_part(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     main(["cluster", "--quick", "--data", str(tmp_path)])
     ((executors, _, segments, *_),) = rows(capsys.readouterr().out)
     assert (executors, int(segments) > 1) == ("1", True)
+
+
+@pytest.mark.heavy
+@pytest.mark.spark
+def test_records_are_read_by_spark_whose_worker_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["consumer", "--quick", "--no-kafka", "--batch", "200", "--data", str(tmp_path)])
+    cells = rows(capsys.readouterr().out)
+    assert {row[1] for row in cells if len(row) == 6} == set(consumed.QUERIES)
+    assert [row[0] for row in cells if len(row) == 3] == ["none", "1 MiB"]
+
+
+def test_processor_time_and_peaks_are_those_of_processes_below() -> None:
+    before_s = processor_s()
+    with subprocess.Popen([sys.executable, "-c", BUSY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert processor_s() - before_s >= 0.25
+        assert python_peak_bytes() > 64 << 20
+        forget_peaks()
+        assert python_peak_bytes() < 64 << 20
+        process.stdin.close()
+    assert processor_s() - before_s >= 0.25, "it has ended"
 
 
 def test_overlap_is_that_of_replays_with_what_is_shipped() -> None:

@@ -25,6 +25,7 @@ from resnap.storage.log.producer_snapshot import snapshot_array_bytes
 from resnap.storage.log.record import ABORT, COMMIT, write_marker_batch
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
+    COMPRESSION_NAMES,
     CONTROL,
     HEADER,
     LOG_OVERHEAD,
@@ -34,6 +35,7 @@ from resnap.storage.log.record_batch import (
 from tests.logs.batch_builder import write_data_batch
 from tests.logs.batch_checksums import Bytes, checksums, followed_by, zeros_checksum
 from tests.logs.log_writer import Payloads
+from tests.logs.stored_frames import compressed
 from tests.logs.traffic import TurnSource
 from tests.logs.traffic_state import TrafficState
 
@@ -94,6 +96,7 @@ class BulkPartitionWriter:
         batch_bytes: int,
         seed: int = 0,
         sparse: bool = False,
+        codec: str = "none",
         index_interval_bytes: int = DEFAULT_INDEX_INTERVAL_BYTES,
     ) -> None:
         """Begin the partition at ``directory``, made if missing.
@@ -104,6 +107,7 @@ class BulkPartitionWriter:
             batch_bytes: mean size of a data batch; one with room for its records.
             seed: of the traffic and the records.
             sparse: whether to leave out the records.
+            codec: by which records are compressed, to about half: their values repeat themselves then.
             index_interval_bytes: ``index.interval.bytes``.
 
         """
@@ -114,7 +118,8 @@ class BulkPartitionWriter:
         self._traffic = traffic
         self._sparse = sparse
         self._index_interval_bytes = index_interval_bytes
-        self._records = _records(traffic.records, batch_bytes, seed, sparse=sparse)
+        self._records = _records(traffic.records, batch_bytes, seed, sparse=sparse, codec=codec)
+        self._codec = COMPRESSION_NAMES.index(codec)
         sizes = [HEADER.size + records.length for records in self._records]
         self._turns = TurnSource(traffic, sizes, HEADER.size + len(_MARKER_RECORD), seed=seed)
         self._state = TrafficState(traffic)
@@ -211,7 +216,8 @@ class BulkPartitionWriter:
         for name, column in (
             ("base_offset", batches.base_offset), ("batch_length", turns.size_bytes - LOG_OVERHEAD),
             ("partition_leader_epoch", turns.leader_epoch), ("magic", MAGIC_V2),
-            ("attributes", transactional | np.where(turns.is_marker, CONTROL, 0)), ("last_offset_delta", deltas),
+            ("attributes", transactional | np.where(turns.is_marker, CONTROL, self._codec)),
+            ("last_offset_delta", deltas),
             ("base_timestamp", turns.timestamp), ("max_timestamp", turns.timestamp),
             ("producer_id", batches.producer_id), ("producer_epoch", batches.producer_epoch),
             ("base_sequence", batches.base_sequence), ("records_count", deltas + 1),
@@ -284,14 +290,16 @@ def _time_entries(timestamps: Ints, relative_offsets: Ints) -> npt.NDArray[np.vo
     return entries
 
 
-def _records(count: int, batch_bytes: int, seed: int, *, sparse: bool) -> Sequence[_Records]:
-    """Return the records of data batches of each size; the sizes come out a little below what was asked for."""
+def _records(count: int, batch_bytes: int, seed: int, *, sparse: bool, codec: str) -> Sequence[_Records]:
+    """Return the records of data batches of each size, which is a little below what was asked for until compressed."""
     payloads = Payloads(seed)
     found = []
     for share in SIZE_SPREAD:
         room = int(batch_bytes * share) - HEADER.size
         values = [bytes(size) if sparse else payloads.draw(1, size)[0] for size in _value_sizes(count, room)]
-        content = write_data_batch(offset=0, values=values, timestamps=0)[HEADER.size :]
+        if codec != "none":
+            values = [_repeating(value) for value in values]
+        content = compressed(codec, write_data_batch(offset=0, values=values, timestamps=0)[HEADER.size :])
         if sparse:
             found.append(_Records(len(content), zeros_checksum(len(content)), b""))
         else:
@@ -302,6 +310,11 @@ def _records(count: int, batch_bytes: int, seed: int, *, sparse: bool) -> Sequen
 def _value_sizes(count: int, room: int) -> Iterator[int]:
     overhead_of_a_record = 10
     return (max(1, room // count - overhead_of_a_record) for _ in range(count))
+
+
+def _repeating(value: bytes) -> bytes:
+    """Return as many bytes, each 32 of them twice, which every codec finds."""
+    return b"".join(value[start : start + 32] * 2 for start in range(0, len(value), 64))[: len(value)]
 
 
 def _marker_records(turns: Turns, markers: Ints) -> Bytes:

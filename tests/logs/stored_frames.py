@@ -12,6 +12,8 @@ import struct
 import zlib
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from resnap.storage.messages.wire import write_unsigned_varint
 
 if TYPE_CHECKING:
@@ -41,6 +43,17 @@ _ZSTD_BLOCK_BYTES = 1 << 17
 def stored(codec: int, data: bytes) -> bytes:
     """Return ``data`` as a blob of ``codec``, one of ``NONE`` to ``ZSTD`` as batch attributes count them."""
     return _FRAMES[codec](data)
+
+
+def compressed(codec: str, data: bytes) -> bytes:
+    """Return ``data`` compressed, unlike ``stored``: a frame as the Java client reads it, of at most 64 KiB by lz4.
+
+    Above that pyarrow lets blocks of lz4 depend on each other, which Kafka refuses.
+    """
+    if codec == "none":
+        return data
+    blob: bytes = pa.compress(data, codec, asbytes=True)
+    return _XERIAL_HEADER + struct.pack(">i", len(blob)) + blob if codec == "snappy" else blob
 
 
 def _gzip(data: bytes) -> bytes:

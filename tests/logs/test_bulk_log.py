@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from resnap.storage.log.compression import decompress
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import read_snapshot
-from resnap.storage.log.record_batch import RecordBatchHeader, check_crc, read_header
+from resnap.storage.log.record import read_client_records
+from resnap.storage.log.record_batch import COMPRESSION_NAMES, HEADER, RecordBatchHeader, check_crc, read_header
 from tests.logs.bulk_log import BulkPartitionWriter
 from tests.logs.log_writer import PartitionWriter
 from tests.logs.traffic import Traffic
@@ -24,9 +26,9 @@ TINY_BATCHES = replace(BUSY, records=1, ms_per_batch=0.3, linger_ms=20)
 SEGMENTS = (2000, 30_000, 90_000, 60_000)
 
 
-def written(directory: Path, traffic: Traffic, *, batch_bytes: int = 400, sparse: bool = False) -> list[int]:
+def written(directory: Path, traffic: Traffic, *, batch_bytes: int = 400, **options: Any) -> list[int]:
     """Write four segments and return their base offsets, and the log end."""
-    writer = BulkPartitionWriter(directory, traffic, batch_bytes=batch_bytes, seed=7, sparse=sparse)
+    writer = BulkPartitionWriter(directory, traffic, batch_bytes=batch_bytes, seed=7, **options)
     bases = []
     for size_bytes in SEGMENTS:
         bases.append(writer.next_offset)
@@ -67,6 +69,18 @@ def test_every_checksum_is_right(tmp_path: Path) -> None:
     for base in bases:
         for _, batch in batches(tmp_path / "bulk-0", base):
             check_crc(batch)
+
+
+def test_records_are_compressed_by_any_codec_and_markers_are_not(tmp_path: Path) -> None:
+    for codec in COMPRESSION_NAMES[1:]:
+        base, *_ = written(tmp_path / f"{codec}-0", BUSY, batch_bytes=2000, codec=codec)
+        for header, batch in batches(tmp_path / f"{codec}-0", base):
+            check_crc(batch)
+            assert header.compression == ("none" if header.is_control else codec)
+            if not header.is_control:
+                records = decompress(batch[HEADER.size :], codec)
+                assert len(records) > 1.3 * (len(batch) - HEADER.size), codec
+                assert len(list(read_client_records(records, header.records_count))) == BUSY.records
 
 
 def test_holes_have_the_checksum_of_zeros_and_take_no_room(tmp_path: Path) -> None:
