@@ -21,7 +21,8 @@ from resnap.storage.errors import (
 )
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.sources.log_dirs import tiered_parts
+from resnap.storage.sources.groups import tiered_groups
+from resnap.storage.stores.keeping import Kept
 from resnap.tiering.shipping.side_by_side import side_by_side
 from resnap.tiering.verifying.chains import Chain, chains_of
 from resnap.tiering.verifying.content_verification import NOT_READABLE
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.files import Sources
     from resnap.storage.sources.log_dirs import TieredPart
-    from resnap.storage.stores.keeping import Kept
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.planner import Planner
     from resnap.tiering.selection import Scope, SelectedPartition
@@ -82,6 +82,8 @@ class StoreCheck:
     """Of the same store in another layout, whose manifests may name what this one finds: that is judged there."""
     named_logs: set[str] = field(default_factory=set)
     """Keys of the logs that the manifests name."""
+    not_asked_for: int = 0
+    """Segments that are not to be verified, of which the manifests alone were read."""
     resumed: int = 0
     """How many of them an interrupted run has found all right."""
     unfit: dict[TopicPartition, set[str]] = field(default_factory=dict)
@@ -119,7 +121,8 @@ class StoreCheck:
         listing = self.listing
         since_ms = self.since_ms or 0
         self.asked_for = {key for key, info in listing.manifests.items() if info.modified_ms >= since_ms}
-        self.asked_for -= self.judged_beside
+        judged_beside = self.judged_beside
+        self.asked_for -= judged_beside
         to_read = {key for key in self.asked_for if not self.journal.has(listing.manifests[key])}
         self.resumed = len(self.asked_for) - len(to_read)
         progress.expect(len(to_read), sum(listing.sizes.get(key, 0) for key in to_read))
@@ -153,6 +156,7 @@ class StoreCheck:
                     self.unread_manifests.append(key)
                 elif verified.manifest is not None:
                     self.manifests[key] = verified.manifest
+                    self.not_asked_for += key not in self.asked_for and key not in judged_beside
                     if verified.problems:
                         self.with_problems.add(TopicPartition(verified.manifest.topic, verified.manifest.partition))
                         self._note_unreadable(key, verified.manifest)
@@ -251,37 +255,47 @@ def chains_together(checks: Sequence[StoreCheck]) -> list[Chain]:
     return found
 
 
-def store_checks(
-    planner: Planner,
-    store: ObjectStore,
-    scope: Scope,
-    journal: VerificationJournal | None = None,
-    *,
-    since_ms: int | None = None,
-    kept: Kept | None = None,
-) -> list[StoreCheck]:
+def store_checks(planner: Planner, store: ObjectStore, scope: Scope) -> list[StoreCheck]:
     """Return the verification of ``store``, one for each layout with objects there, that of its first segment first.
 
-    ``journal`` has the progress of an earlier one. ``scope`` selects the topics; ``store`` may be a part of one.
-    Segments shipped before ``since_ms``, by the store's clock, are not read. ``kept`` is given by what only reads.
+    ``scope`` selects the topics; ``store`` may be a part of one.
 
     Raises:
         StoreError: the store failed.
 
     """
-    sources = replace(planner.engine.reading.sources, kept=kept)
+    sources = planner.engine.reading.sources
+    make = partial(StoreCheck, scope=scope, planner=planner, sources=sources)
+    return _of_layouts(tiered_groups(store.url, sources).parts, make)
+
+
+def store_groups(
+    planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
+) -> Iterator[list[StoreCheck]]:
+    """Yield what ``store_checks`` returns, for one group of partitions after the other, of those that have segments.
+
+    A run that only reads holds what is known of one group at a time, and reads small objects once. ``journal`` has the
+    progress of an earlier one. Segments shipped before ``since_ms``, by the store's clock, are not read.
+
+    Raises:
+        StoreError: the store failed.
+
+    """
+    plain = planner.engine.reading.sources
+    groups = tiered_groups(store.url, plain)
+    for folders in groups.folders:
+        sources = replace(plain, kept=Kept(folders=folders))
+        parts = [part._replace(store=sources.store(part.store.url)) for part in groups.parts]
+        make = partial(StoreCheck, scope=scope, planner=planner, sources=sources, journal=journal, since_ms=since_ms)
+        checks = _of_layouts(parts, make)
+        if any(check.listing.manifests or check.listing.incomplete for check in checks):
+            yield checks
+
+
+def _of_layouts(parts: Sequence[TieredPart], make: Callable[..., StoreCheck]) -> list[StoreCheck]:
     checks: list[StoreCheck] = []
-    for part in tiered_parts(store.url, sources):
-        check = StoreCheck(
-            part=part,
-            scope=scope,
-            planner=planner,
-            sources=sources,
-            journal=journal or VerificationJournal(),
-            since_ms=since_ms,
-            beside=checks[0] if checks else None,
-        )
-        checks.append(check)
+    for part in parts:
+        checks.append(make(part=part, beside=checks[0] if checks else None))
     return checks
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -31,13 +31,12 @@ from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at
-from resnap.storage.stores.keeping import Kept
 from resnap.storage.stores.urls import is_store_url, without_slash
 from resnap.storage.words import agreeing, human_bytes, human_count, second, some
 from resnap.tiering.judging.planning import can_be_tiered
 from resnap.tiering.selection import looked_at, nothing_in
 from resnap.tiering.staged import check_staged
-from resnap.tiering.store_check import fault_of, store_checks
+from resnap.tiering.store_check import fault_of, store_groups
 from resnap.tiering.stored_snapshots import SnapshotCheck
 from resnap.tiering.verify import Unfit, verify
 from resnap.tiering.verifying.chains import Chain
@@ -189,15 +188,25 @@ def _of_store(request: Asked, url: str, context: Context) -> Results[Result]:
     store = Sources(s3=context.settings.s3()).store(without_slash(url))
     since_ms = None if request.since is None else _moment(request.since, context)
     journal = journal_of(context.settings, context.clock, store.url, context.warn)
-    checks = store_checks(planner_of(context), store, request.scope, journal, since_ms=since_ms, kept=Kept())
-    if not any(check.listing.manifests or check.listing.incomplete for check in checks):
+    groups = store_groups(planner_of(context), store, request.scope, journal, since_ms)
+    waiting = list(islice(groups, 1))  # whether there is anything is known at once
+    if not waiting:
         raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(url)
 
     def do(report: Callable[[Result], None]) -> None:
-        incomplete = [partition for check in checks for partition in check.listing.incomplete]
-        nothing = () if any(check.listing.manifests for check in checks) else (_nothing_shipped(url),)
-        report(Reported(what=checks, faults=nothing, warnings=tuple(incomplete_warning(incomplete, url))))
-        verify(checks, context.progress, context.warn, lambda row: report(_result(row, url, context)))
+        has_manifests = False
+
+        def reported() -> Iterator[Sequence[StoreCheck]]:
+            nonlocal has_manifests
+            while checks := waiting.pop() if waiting else next(groups, None):
+                has_manifests = has_manifests or any(check.listing.manifests for check in checks)
+                incomplete = [partition for check in checks for partition in check.listing.incomplete]
+                report(Reported(what=checks, warnings=tuple(incomplete_warning(incomplete, url))))
+                yield checks
+
+        verify(reported(), journal, context.progress, context.warn, lambda row: report(_result(row, url, context)))
+        if not has_manifests:
+            report(Result(faults=(_nothing_shipped(url),)))
 
     return do
 
@@ -317,6 +326,9 @@ class StoreView(View[Result]):
 
     def __init__(self) -> None:
         self._checks: Sequence[StoreCheck] = ()
+        """Of the partitions at work."""
+        self._resumed = self._not_asked_for = 0
+        """Segments of partitions before."""
         self._chains: list[Chain] = []
         self._shown = self._not_shown = 0
         """Segments that people see, and that they see no row of, as there are too many."""
@@ -335,6 +347,7 @@ class StoreView(View[Result]):
         """Return the row of a segment, or of an unfit partition, and count it."""
         match result:
             case Reported(what=list(checks)):
+                self._resumed, self._not_asked_for = self._of_manifests()
                 self._checks = checks
             case Reported(what=VerifiedSegment() as segment):
                 return self._segment(segment)
@@ -364,11 +377,13 @@ class StoreView(View[Result]):
 
     def totals(self) -> Row:
         """Return how many there are of each."""
-        resumed = sum(check.resumed for check in self._checks)
-        not_asked_for = sum(
-            len(check.manifests.keys() - check.asked_for - check.judged_beside) for check in self._checks
-        )
+        resumed, not_asked_for = self._of_manifests()
         return {**self._counts, "resumed": resumed, "notAskedFor": not_asked_for}
+
+    def _of_manifests(self) -> tuple[int, int]:
+        """Return how many segments an interrupted run has read, and how many were not to be."""
+        resumed = self._resumed + sum(check.resumed for check in self._checks)
+        return resumed, self._not_asked_for + sum(check.not_asked_for for check in self._checks)
 
     def tail(self) -> Row:
         """Return the totals, and what the segments of each partition are together."""
@@ -398,7 +413,7 @@ class StoreView(View[Result]):
         if are_summed:
             whole = some(len(self._chains) - len(broken), "partition")
             yield f"{whole} without a gap or an overlap; `--output json` has each."
-        if count := sum(check.resumed for check in self._checks):
+        if count := self._of_manifests()[0]:
             begun = second(self._checks[0].journal.begun_ms)
             yield f"The run of {begun}, which was interrupted, had read back {some(count, 'segment')}."
         counts = self._counts

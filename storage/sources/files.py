@@ -21,8 +21,8 @@ from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
 from resnap.storage.readers import DELETED_HINT, FileFacts, FileReader, RangeReader, ReaderStream, readable
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
-from resnap.storage.stores.keeping import KeepingStore, Kept
-from resnap.storage.stores.protocol import OpeningStore, StoredBody, listed_object
+from resnap.storage.stores.keeping import Kept, keeping
+from resnap.storage.stores.protocol import StoredBody, listed_object
 from resnap.storage.stores.ranged_reader import RangedReader, ranged_reader
 from resnap.storage.stores.urls import is_store_url, local_path, open_store, split_object_url
 from resnap.storage.threads import made_once
@@ -56,7 +56,7 @@ class Sources:
     keys: KeyRing = NO_KEYS
     """What encrypted segments are read by."""
     kept: Kept | None = field(default=None, compare=False)
-    """Keeps small objects that were read, for a run that only reads."""
+    """Keeps small objects that were read, and says which folders are listed, for a run that only reads."""
     by_listing: bool = False
     """Whether the facts of objects are those that listings give."""
 
@@ -179,7 +179,7 @@ class Sources:
 
         """
         found = _store(url, self.s3, os.getpid())
-        return found if self.kept is None or not isinstance(found, OpeningStore) else KeepingStore(found, self.kept)
+        return found if self.kept is None else keeping(found, self.kept)
 
     def _object(self, locator: str) -> tuple[ObjectStore, str]:
         url, key = split_object_url(locator)

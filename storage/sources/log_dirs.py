@@ -188,24 +188,6 @@ def tiered_part(url: str, sources: Sources) -> TieredPart:
     return TieredPart(layout_in(store, within), store, within)
 
 
-def tiered_parts(url: str, sources: Sources) -> list[TieredPart]:
-    """Return ``tiered_part`` in each layout that has segments there, the one with Resnap's own manifests first.
-
-    Brokers that tier to the same place write no such manifest.
-
-    Raises:
-        StoreError: the store failed.
-
-    """
-    first = tiered_part(url, sources)
-    others = [layout for layout in TIERED if layout.name != first.layout.name]
-    found: dict[str, Tiered] = {}
-    for info in first.store.list(first.within) if first.layout in SHIPPED else ():
-        found.update((one.name, one) for one in others if one.name not in found and one.is_key(info.key))
-    parts = [first, *(first._replace(layout=one) for one in others if one.name in found)]
-    return sorted(parts, key=lambda part: not part.layout.tells_digests)
-
-
 def layout_at(url: str, sources: Sources) -> Tiered | Mirror | None:
     """Return the layout in which ``open_source`` reads the content of ``url``; None if there is nothing of any.
 

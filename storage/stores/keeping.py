@@ -11,12 +11,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import StoreUnavailableError
-from resnap.storage.stores.protocol import check_etag, check_range
+from resnap.storage.stores.folders import FolderStore
+from resnap.storage.stores.protocol import OpeningStore, check_etag, check_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from resnap.storage.stores.protocol import ObjectInfo, OpeningStore
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 MOST_BYTES: Final = 1 << 20
 """A larger object is not kept."""
@@ -30,6 +31,8 @@ _OF_AN_ENTRY: Final = 1 << 10
 class Kept:
     """What was read, by locator; it does not travel to other processes."""
 
+    folders: Sequence[str] = ()
+    """All that listings show, as in ``FolderStore``; everything if there are none."""
     objects: dict[str, tuple[ObjectInfo, bytes]] = field(default_factory=dict)
     left_bytes: int = KEPT_BYTES
     _guard: Lock = field(default_factory=Lock)
@@ -50,6 +53,12 @@ class Kept:
         with self._guard:
             if (kept := self.objects.pop(locator, None)) is not None:
                 self.left_bytes += len(kept[1]) + _OF_AN_ENTRY
+
+
+def keeping(store: ObjectStore, kept: Kept) -> ObjectStore:
+    """Return ``store`` as a run reads it that keeps what is ``kept``; objects of files are not."""
+    listed = FolderStore(store, kept.folders) if kept.folders else store
+    return KeepingStore(listed, kept) if isinstance(listed, OpeningStore) else listed
 
 
 class KeepingStore:

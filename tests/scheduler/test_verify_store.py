@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,20 +16,25 @@ import pytest
 from resnap.storage.crc32c import crc32c
 from resnap.storage.layouts.manifest import (
     Manifest,
+    ManifestFacts,
     ObjectKind,
     SnapshotHow,
     read_manifest,
     write_manifest,
 )
 from resnap.storage.log.producer_snapshot import LeftOut, read_snapshot, snapshot_bytes
+from resnap.storage.sources import groups
+from resnap.tiering import verify as steps
 from tests.scheduler.files import EMPTY_SNAPSHOT, flip
 from tests.scheduler.installed import copied
 from tests.scheduler.scenes import one_partition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from resnap.tiering.store_check import StoreCheck
+    from resnap.tiering.verifying.chains import Chain
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Ran, Resnap
 
@@ -296,6 +303,31 @@ def test_what_was_found_wrong_or_was_replaced_since_is_read_again(
     read = {row["manifest"] for row in ran.document["segments"]}
     assert read == {str(path.relative_to(store)) for path in (first, second)}
     assert verify("--fresh").document["summary"]["resumed"] == 0
+
+
+def test_a_store_that_is_verified_by_groups_is_as_one_that_is_verified_at_once(
+    verify: Callable[..., Ran], store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no segment of a group is held any more when the next one has been read."""
+    with_snapshot(store, manifest_paths(store)[-1], _without_one)
+    with_object(store, manifest_paths(store)[0], ObjectKind.TXN_INDEX, lambda _: bytes(3))
+    at_once = verify()
+    held: list[int] = []
+    chains = steps.chains_together
+
+    def counted(checks: Sequence[StoreCheck]) -> list[Chain]:
+        held.append(sum(type(one) is ManifestFacts for one in gc.get_objects()))
+        return chains(checks)
+
+    monkeypatch.setattr(groups, "GROUP_OBJECTS", 1)
+    monkeypatch.setattr(steps, "chains_together", counted)
+    by_groups = verify("--fresh")
+    segments = Counter(path.parent for path in manifest_paths(store)).values()
+    assert by_groups.code == at_once.code == 13
+    assert by_groups.document["segments"] == at_once.document["segments"]
+    assert by_groups.document["summary"] == at_once.document["summary"]
+    assert len(held) == len(segments) > 1
+    assert len({there - own for there, own in zip(held, segments, strict=True)}) == 1
 
 
 def test_topics_that_are_not_asked_for_are_not_read(verify: Callable[..., Ran]) -> None:
