@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import chain
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -172,17 +171,17 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
     warn_unmatched(scope, selection, work.warn)
     high_watermark = high_watermark_of(scope, selection, sources, work.warn)
     destination_url(work.store.url, selection)
-    topics: dict[tuple[str | None, str], ShippedTopic] = {}
+    # Partitions come topic by topic: what the store holds of a topic is not kept when the next one is listed.
+    topic_of = lru_cache(maxsize=1)(partial(ShippedTopic, work.store, work.uploading.layout))
     orders = []
     for selected in looked_at(selection.partitions, progress):
         if saved is not None and selected.topic_partition not in saved.boundaries:
             continue
-        key = selected.log_dir.cluster_id, selected.topic_partition.topic
-        if key not in topics:
-            topics[key] = ShippedTopic(work.store, work.uploading.layout, *key)
-        orders.append(_order(work, selected, topics[key], high_watermark))
-    for error in chain.from_iterable(topic.damaged for topic in topics.values()):
-        work.warn(f"{error}; {error.hint}")
+        shipped = topic_of(selected.log_dir.cluster_id, selected.topic_partition.topic)
+        orders.append(_order(work, selected, shipped, high_watermark))
+        while shipped.damaged:
+            error = shipped.damaged.pop(0)
+            work.warn(f"{error}; {error.hint}")
     return Left(selection, orders)
 
 
@@ -210,7 +209,7 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
         cached=cached,
         settled=cached.refused(left.candidates, work.store.url) if cached is not None else None,
         provenance=_provenance(selected),
-        left=left,
+        left=replace(left, held=()),  # the doubted ones alone are used again
         doubted=tuple(_doubted_segments(work, held, selected)),
     )
 

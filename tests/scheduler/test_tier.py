@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
 import sys
+import weakref
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
 
 from resnap.scheduler.cli.failures import INTERRUPTED
+from resnap.scheduler.verbs import tier as verb
+from resnap.storage.layouts.segments import ShippedSegment
+from resnap.tiering import tier as steps
 from resnap.tiering.planner import Planner
+from resnap.tiering.shipping.shipped import ShippedTopic
 from tests.cases import mostly_slow
 from tests.scheduler.files import bases, tree
 from tests.scheduler.shipped import Range, check_content, check_store, eligible, files_of, manifests
@@ -21,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from resnap.tiering.planner import Planned
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Bucket, Ran, Resnap
 
@@ -282,6 +289,34 @@ def test_a_dry_run_of_what_is_there_already_has_nothing_to_ship(
     nothing, then = told.splitlines()[-2:]
     assert nothing == f"Nothing to ship: no segment is eligible that is not in {store} already."
     assert then.startswith("Next: `resnap verify ")
+
+
+def test_what_a_store_has_of_a_topic_is_not_held_while_others_are_planned(
+    command: Resnap, broker_log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topics: list[weakref.ref[ShippedTopic]] = []
+    alive: list[int] = []
+    segments: list[int] = []
+
+    class Watched(ShippedTopic):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            alive.append(sum(one() is not None for one in topics))
+            topics.append(weakref.ref(self))
+
+    def counted(*_: object) -> list[Planned]:
+        segments.append(sum(type(one) is ShippedSegment for one in gc.get_objects()))
+        return []
+
+    arguments = ("tier", broker_log, "--to", (tmp_path / "store").as_uri(), *ROLL)
+    assert command(*arguments, "--topic", "orders").code == 0
+    monkeypatch.setattr(steps, "ShippedTopic", Watched)
+    monkeypatch.setattr(verb, "plans_of", counted)
+    counted()
+    assert command(*arguments, "--dry-run").code == 0
+    assert len(topics) > 2
+    assert max(alive) == 1, "the one before"
+    assert segments[1:] == segments[:1]
 
 
 def test_a_store_that_fails_is_not_said_to_have_all(command: Resnap, broker_log: Path, tmp_path: Path) -> None:
