@@ -179,7 +179,7 @@ def origins_of(layers: Iterable[Layer]) -> dict[str, str]:
 
 def _load_toml(path: Path) -> tuple[str, dict[str, object]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # editors of Windows write a byte order mark
         return text, tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(
@@ -285,7 +285,7 @@ def _relative_to(directory: Path, value: object) -> object:
 def _where_it_belongs(name: str) -> str:
     """Return what to do about a name that is none of a setting."""
     for table, keys in (("schedules", ScheduleSpec.model_fields), ("fleet", FleetEntry.model_fields)):
-        if name in keys:
+        if name.removeprefix(f"{table}_") in keys:  # also of a table [schedules]
             return f"it is a key of tables [[{table}]]"
     return meant(name.replace("_", "-"), (declared.replace("_", "-") for declared in DECLARED), _LIST)
 

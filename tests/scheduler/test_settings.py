@@ -319,6 +319,7 @@ def test_a_wrong_key_of_a_schedule_is_named_with_its_place(tmp_path: Path) -> No
     [
         ("\n[s3]\nregoin = 'eu'", "line 3: there is no setting 's3_regoin'", "did you mean s3-region?"),
         ("threads = 3\nto = 'x'", "line 2: there is no setting 'to'", "it is a key of tables [[schedules]]"),
+        ("[schedules]\ncron = 'x'", "there is no setting 'schedules_cron'", "it is a key of tables [[schedules]]"),
         ("xyzzy = 3", "line 1: there is no setting 'xyzzy'", "`resnap config show` lists all settings"),
         ("# engine = 1\n'engine' = 'flink'", "engine (file {}, line 2): expected", None),
         ("spark-conf.x = '1'\nresnap.threads = 'x'", "threads (file {}, line 2): ", None),
@@ -338,6 +339,10 @@ def test_what_is_wrong_in_a_file_is_told_with_its_line_and_what_was_meant(
         loaded(tmp_path, file=text)
     assert told.format(tmp_path / "resnap.toml") in str(caught.value)
     assert hint in (None, caught.value.hint)
+
+
+def test_a_byte_order_mark_before_a_file_is_not_of_it(tmp_path: Path) -> None:
+    assert loaded(tmp_path, file="\ufeffthreads = 3").threads == 3
 
 
 def test_client_properties_without_a_cluster_are_refused_where_the_command_names_them(tmp_path: Path) -> None:
