@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _HOUR_S: Final = 3_600
 _DAY_S: Final = 86_400
 
 
+@cache
 def camel_case(name: str) -> str:
     """Return ``last_sequence`` as ``lastSequence``."""
     first, *others = name.split("_")

@@ -9,6 +9,7 @@ of the object.
 
 from __future__ import annotations
 
+import io
 import re
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
 
 PAGE_KEYS: Final = 1000
 """Keys requested per page of a listing, and deleted by a request: the most that S3 takes."""
+_UNASKED_BYTES: Final = 64 << 10
+"""Up to here a body follows its headers at once; before a larger one, a file for botocore, the store is asked first."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -128,7 +131,8 @@ class S3ObjectStore:
         claimed: int | None = None,
     ) -> None:
         put = self._putting(key, compute_crc32c(data) if claimed is None else claimed, storage_class)
-        self._caller.call(key, lambda: put(Body=data, **(condition or {})), claims=claimed is not None)
+        body = bytes if len(data) <= _UNASKED_BYTES else io.BytesIO
+        self._caller.call(key, lambda: put(Body=body(data), **(condition or {})), claims=claimed is not None)
 
     def _putting(self, key: str, crc32c: int, storage_class: str | None) -> Callable[..., object]:
         """Return a function that writes an object with one request, given its body."""

@@ -101,6 +101,7 @@ class S3Settings:
             "response_checksum_validation": self.response_checksum_validation,
             "connect_timeout": self.connect_timeout_s,
             "read_timeout": self.read_timeout_s,
+            "parameter_validation": False,  # of the types alone, a tenth of the time that a request takes
         }
         return {name: value for name, value in options.items() if value is not None}
 

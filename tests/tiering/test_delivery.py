@@ -305,3 +305,20 @@ def test_a_caller_that_ends_early_stops_what_has_not_begun() -> None:
     found.close()
     assert work.is_stopped
     assert set(work.begun) <= {0, 1, 2, 3}
+
+
+def test_small_objects_are_written_by_the_thread_that_has_their_segment(memory_store: ObjectStore) -> None:
+    used: dict[str, int] = {}
+
+    def new(key: str, size_bytes: int) -> NewObject:
+        def opened() -> io.BytesIO:
+            used[key] = threading.get_ident()
+            return io.BytesIO(bytes(size_bytes))
+
+        return NewObject(key, opened, size_bytes, crc32c(bytes(size_bytes)))
+
+    delivery = Delivery(store=memory_store, parallel=2)
+    delivery.deliver_all([new("log", 16 << 10), new("index", 1)])
+    assert set(used.values()) == {threading.get_ident()}
+    delivery.deliver_all([new("large", 1 << 20), new("small", 1)])
+    assert threading.get_ident() not in {used["large"], used["small"]}

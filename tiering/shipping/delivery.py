@@ -41,6 +41,8 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 Verification: TypeAlias = Literal["auto", "read-back"]
 
+_SMALL_BYTES: Final = 64 << 10
+"""Up to here an object is not worth a thread: to hand it over takes longer than to send it."""
 _ENDED: Final = "the run was ended while objects were being sent"
 
 
@@ -161,11 +163,21 @@ class Delivery:
 
     def each(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
         """Return ``work(item)`` for each of ``items``, in parallel; raises the error of the first one that failed."""
-        if self.parallel == 1:
+        if self.parallel == 1 or len(items) == 1:
             return [work(item) for item in items]
         begun = [self._threads.submit(work, item) for item in items]
         wait(begun)
         return [future.result() for future in begun]
+
+    def deliver_all(self, objects: Sequence[NewObject]) -> None:
+        """Write the objects of a segment, large ones in parallel; see ``deliver``."""
+        small = [new for new in objects if new.size_bytes <= _SMALL_BYTES]
+        large = [[new] for new in objects if new.size_bytes > _SMALL_BYTES]
+        self.each(self._deliver_in_turn, [small, *large])
+
+    def _deliver_in_turn(self, objects: Sequence[NewObject]) -> None:
+        for new in objects:
+            self.deliver(new)
 
     def deliver(self, one: NewObject) -> None:
         """Write an object, and make sure that the store holds it as intended.

@@ -109,7 +109,7 @@ def upload(
         objects = layout.objects_of(segment, delivery.store)
     layout.check_missing(segment, delivery.store, objects.manifest_key)
     with _blaming_the_segment(order):
-        delivery.each(delivery.deliver, objects.files)
+        delivery.deliver_all(objects.files)
     return CopiedSegment(
         order=order,
         segment=replace(segment, files=()),

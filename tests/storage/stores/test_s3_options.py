@@ -76,6 +76,14 @@ def test_a_customers_key_and_the_owner_go_with_every_request_that_knows_them(
     assert "x-amz-server-side-encryption-customer-key" not in delete.headers
 
 
+def test_only_before_a_large_body_is_the_store_asked_whether_it_takes_one(canned_server: CannedServer) -> None:
+    canned_server.answers = [Answer()]
+    store = S3ObjectStore("bucket", "", settings_for(canned_server))
+    store.put("small", bytes(64 << 10))
+    store.put("large", bytes((64 << 10) + 1))
+    assert [request.headers.get("Expect") for request in canned_server.requests] == [None, "100-continue"]
+
+
 def test_a_customers_key_is_read_raw_or_in_base64_and_never_shown(tmp_path: Path) -> None:
     raw, encoded, wrong = tmp_path / "raw", tmp_path / "encoded", tmp_path / "wrong"
     raw.write_bytes(KEY)
