@@ -112,9 +112,10 @@ def local_path(url: str) -> Path | None:
 
 
 def without_slash(url: str) -> str:
-    """Return ``url`` without trailing slashes, but for that of the root."""
+    """Return ``url`` without trailing slashes, but for that of the root directory."""
     scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rstrip('/') or rest[:1]}"
+    root = rest[:1] if scheme.lower() == "file" else ""
+    return f"{scheme}{separator}{rest.rstrip('/') or root}"
 
 
 def is_store_url(text: str) -> bool:

@@ -18,7 +18,7 @@ from resnap.scheduler.cli import run
 from resnap.scheduler.telemetry.logs import set_up
 from resnap.tiering.engine import Engine
 from tests.disks import folder_in_memory
-from tests.scheduler.files import file_at, lost_boundaries
+from tests.scheduler.files import PRODUCERS_STAY, file_at, lost_boundaries
 from tests.scheduler.installed import SET, copied, regenerate
 from tests.scheduler.scenes import Stage
 from tests.scheduler.unfit_stores import ENGINE, PLUGIN_SETS, Brokers, Manifested, Plugins, Scene
@@ -40,6 +40,16 @@ def plain_log() -> None:
 PROJECT = Path(__file__).parents[2]
 FORGETFUL = {"RESNAP_STATE_DIR": "none"}
 """Runs of a test know nothing of each other, unless it gives them a place."""
+
+
+@pytest.fixture(scope="module")
+def producers_stay() -> Iterator[None]:
+    """Let no producer of a fixture expire; see ``PRODUCERS_STAY``."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in PRODUCERS_STAY.items():
+            patched.setitem(FORGETFUL, name, value)
+            patched.setenv(name, value)
+        yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

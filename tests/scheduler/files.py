@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 EMPTY_SNAPSHOT: Final = bytes.fromhex("000148674bc700000000")
 """A valid one without entries: version 1, CRC-32C of four zero bytes, no entry."""
 
+PRODUCERS_STAY: Final = {"RESNAP_PRODUCER_ID_EXPIRATION_MS": str(100 * 365 * 86_400_000)}
+"""No producer of a fixture expires, however long ago a broker wrote it: what a test writes is of today."""
 BALLAST: Final = "ballast"
 
 

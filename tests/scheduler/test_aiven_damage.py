@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Sets = Callable[[str], FixtureSet]
 
+pytestmark = pytest.mark.usefixtures("producers_stay")
+
 ENCRYPTED: Final = "kafka-3.9.1-aiven-encrypted"
 PLAIN: Final = "kafka-3.9.1-aiven-plain"
 HEADER_BYTES: Final = 10

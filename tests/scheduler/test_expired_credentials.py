@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Bucket, Resnap
     from tests.stores.fault_proxy import Call, FaultProxy
 
-pytestmark = pytest.mark.s3
+pytestmark = [pytest.mark.s3, pytest.mark.usefixtures("producers_stay")]
 
 EXPIRED: Final = error(400, "ExpiredToken")
 FOR_GOOD: Final = 1_000_000

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Resnap
     from tests.scheduler.scenes import Stage
 
+pytestmark = pytest.mark.usefixtures("producers_stay")
+
 PARTITION = "payments-1"
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
+pytestmark = pytest.mark.usefixtures("producers_stay")
+
 STEADY: Final = ("--producer-id-expiration-ms", 4000, "--producer-id-expiration-check-interval-ms", 1000)
 ROLL: Final = ("--engine", "local", "--as-of", "roll")
 JSON: Final = ("--output", "json")

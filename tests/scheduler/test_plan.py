@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
+pytestmark = pytest.mark.usefixtures("producers_stay")
+
 LOCAL = ("--engine", "local")
 
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     Sets = Callable[[str], FixtureSet]
 
+pytestmark = pytest.mark.usefixtures("producers_stay")
+
 
 @pytest.mark.parametrize("layout", mostly_slow(LAYOUTS, "flat", "brokers", "plugin-encrypted"))
 def test_what_is_wrong_becomes_right_and_undo_brings_every_byte_back(

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tests.scheduler.conftest import Resnap
     from tests.scheduler.unfit_stores import Scene
 
+pytestmark = pytest.mark.usefixtures("producers_stay")
+
 LONG_AGO_S: Final = 1_500_000_000
 
 

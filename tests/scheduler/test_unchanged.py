@@ -107,7 +107,7 @@ def test_it_reads_directory_entries_snapshots_index_tails_and_first_and_last_hea
 def test_a_snapshot_that_is_not_what_was_made_is_made_again(
     again: Callable[..., Ran], log: Path, tmp_path: Path, harm: str
 ) -> None:
-    again("regenerate", log, "--into", tmp_path / "out")
+    again("regenerate", log, "--into", tmp_path / "out", "--as-of", "roll")
     whole = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.snapshot")}
     victim = sorted(whole)[3]
     if harm == "delete":
@@ -116,7 +116,7 @@ def test_a_snapshot_that_is_not_what_was_made_is_made_again(
         flip(victim, 20)
     else:
         victim.write_bytes(b"")
-    ran = again("regenerate", log, "--into", tmp_path / "out", *JSON)
+    ran = again("regenerate", log, "--into", tmp_path / "out", "--as-of", "roll", *JSON)
     assert ran.document["summary"]["snapshots"] == 1
     assert ran.document["summary"]["unchanged"] == len(whole) - 1
     assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*.snapshot")} == whole

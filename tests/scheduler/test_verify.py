@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.scheduler.conftest import Resnap
 
+pytestmark = pytest.mark.usefixtures("producers_stay")
+
 LOCAL = ("--engine", "local")
 ROLL = ("--as-of", "roll", *LOCAL)
 

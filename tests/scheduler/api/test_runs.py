@@ -251,7 +251,7 @@ def test_only_what_failed_is_done_again(service: Whole) -> None:
     whole_bytes = damaged.read_bytes()
     damaged.write_bytes(whole_bytes[: len(whole_bytes) // 2] + bytes(len(whole_bytes) - len(whole_bytes) // 2))
     with service.client() as client:
-        at = ask(client, service).headers["location"]
+        at = ask(client, service, window={"asOf": "roll"}).headers["location"]
         first = service.over(client, at)
         assert first["state"] == "partially_failed", first
         assert first["errors"]

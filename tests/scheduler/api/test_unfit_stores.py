@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from tests.scheduler.api.whole import Whole, whole
-from tests.scheduler.files import EMPTY_SNAPSHOT
+from tests.scheduler.files import EMPTY_SNAPSHOT, PRODUCERS_STAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_partitions_with_unfit_snapshots_are_named_until_a_verification_finds_th
     empty.write_bytes(EMPTY_SNAPSHOT)
     damaged.write_bytes(right[damaged][:-1])
     more = _SCHEDULE.format(store=store.as_uri())
-    with whole(tmp_path, tiered.data, more=more) as service:
+    with whole(tmp_path, tiered.data, more=more, environment=PRODUCERS_STAY) as service:
         assert _unfit(service) == 0
         assert "unfit snapshots" not in _page(service, "/")
         run = _verify(service)
