@@ -140,16 +140,16 @@ def without_tracebacks_of_py4j() -> Iterator[None]:
     """Suppress py4j's log of each call that an interrupt or a dying JVM breaks; the error itself is enough.
 
     py4j logs them to loggers of its own, and to the root logger besides, which gets a handler by that if it had none.
+    The root logger stays without them: py4j's thread that tells the JVM of objects that are gone may log after the end.
     """
-    root, own = logging.getLogger(), logging.getLogger("py4j")
+    logging.getLogger().addFilter(_is_not_of_py4j)
+    own = logging.getLogger("py4j")
     silent, propagated = logging.NullHandler(), own.propagate
     own.addHandler(silent)
     own.propagate = False
-    root.addFilter(_is_not_of_py4j)
     try:
         yield
     finally:
-        root.removeFilter(_is_not_of_py4j)
         own.propagate = propagated
         own.removeHandler(silent)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("producers_stay")]
 
 VERBS: Final = ("regenerate", "tier", "retain", "gc", *OFTENER)
 CHANGES: Final = (

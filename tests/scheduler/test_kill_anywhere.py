@@ -16,7 +16,7 @@ from tests.scheduler.scenes import OFTENER, VERBS, Scene, Stage, contents
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("producers_stay")]
 
 STEPS: Final = ("fsync", "replace", "rename", "link", "unlink", "remove", "mkdir", "rmdir", "fchmod", "utime", "open")
 """Calls of ``os`` that change what there is, or make it durable."""

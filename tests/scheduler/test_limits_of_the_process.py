@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("producers_stay")]
 
 FEW_THREADS: Final = """
 import os, resource, sys

@@ -16,7 +16,7 @@ from tests.scheduler.scenes import Scene
 if TYPE_CHECKING:
     from tests.scheduler.scenes import Stage
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("producers_stay")]
 
 PROJECT: Final = Path(__file__).parents[2]
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.fixture_sets import FixtureSet
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("producers_stay")]
 
 VERBS: Final = ("scan", "regenerate", "tier", "remember", "retain", "gc", "verify", "install", "restore")
 TYPED: Final = {1, 3, 12, 13}
