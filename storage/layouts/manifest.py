@@ -50,7 +50,8 @@ FORMAT_VERSION: Final = 1
 TOMBSTONE: Final = b"deleted by resnap: this id is not used again\n"
 """The object in place of the manifest of a deleted segment; no manifest is as short."""
 _SCHEMA_JSON: Final = json.loads(resources.files("resnap.storage.layouts").joinpath("manifest.avsc").read_text("utf-8"))
-_SCHEMA: Final = fastavro.parse_schema(_SCHEMA_JSON)
+_SCHEMA: Final = json.loads(json.dumps(fastavro.parse_schema(_SCHEMA_JSON), sort_keys=True))
+"""As fastavro parses it, which orders keys differently in each process."""
 _ORIGIN: Final = fastavro.parse_schema(
     next(field["type"] for field in _SCHEMA_JSON["fields"] if field["name"] == "snapshotOrigin")
 )

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.replay.spark.settings import PROJECT_ROOT
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError
 from resnap.storage.layouts.manifest import (
@@ -49,6 +53,22 @@ def test_what_was_written_is_read(manifest: Manifest) -> None:
 @given(manifests())
 def test_the_same_manifest_gives_the_same_bytes(manifest: Manifest) -> None:
     assert write_manifest(manifest) == write_manifest(replace(manifest))
+
+
+def test_every_process_writes_the_same_bytes() -> None:
+    write = (
+        "from resnap.storage.layouts.manifest import write_manifest\n"
+        "from tests.storage.layouts.manifests import a_manifest\n"
+        "print(write_manifest(a_manifest()).hex())"
+    )
+    written = {
+        subprocess.run(
+            [sys.executable, "-c", write], env={**os.environ, "PYTHONHASHSEED": seed}, cwd=PROJECT_ROOT,
+            check=True, capture_output=True,
+        ).stdout
+        for seed in "1234"
+    }  # fmt: skip
+    assert written == {f"{write_manifest(a_manifest()).hex()}\n".encode()}
 
 
 def test_any_avro_reader_shows_it_under_camel_case_names() -> None:
