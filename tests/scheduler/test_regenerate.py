@@ -285,9 +285,9 @@ def test_what_was_made_is_reported_by_boundary(command: Resnap, broker_log: Path
 def test_progress_reports_segments_and_bytes_on_standard_error(
     command: Resnap, broker_log: Path, tmp_path: Path
 ) -> None:
-    arguments = ("regenerate", broker_log, "--topic", "legacy", "--into", tmp_path / "out", *LOCAL)
+    arguments = ("regenerate", broker_log, "--topic", "legacy", "--into", tmp_path / "out", "--as-of", "roll", *LOCAL)
     last = command(*arguments).err.splitlines()[-1]
-    assert last.startswith("replay: 16/16 segments, ")
+    assert last.startswith("replay: 17/17 segments, ")
     told = json.loads(command(*arguments, "--output", "json").err.splitlines()[-1])["progress"]
     assert (told["segments"], told["bytes"]) == (told["segmentsTotal"], told["bytesTotal"])
     assert command(*arguments, "--quiet").err == ""
