@@ -117,8 +117,14 @@ def test_what_was_made_beside_a_live_writer_is_installed_once_it_has_stopped(
     ran = command("install", staged, log_dir, "--output", "json")
     assert ran.code == 0, ran.err
     outcomes = {snapshot["offset"]: snapshot["outcome"] for snapshot in ran.document["partitions"][0]["snapshots"]}
-    assert {offset for offset, outcome in outcomes.items() if outcome == "installed"} == set(lost)
-    assert set(outcomes.values()) == {"installed", "below-log-start"}
+    # A segment may be planned between its roll and its snapshot, which a broker writes in this order too.
+    kept = set(bases(writer.partition, "snapshot")) - set(lost)
+    assert outcomes == {
+        offset: "installed" if offset in lost else "already-there" if offset in kept else "below-log-start"
+        for offset in outcomes
+    }
+    assert set(lost) <= set(outcomes)
+    assert "below-log-start" in outcomes.values()
     for offset in bases(writer.partition)[1:]:
         there = load_snapshot(file_at(writer.partition, offset, "snapshot"))
         assert sorted(there.values()) == sorted(writer.truth[offset])
