@@ -297,7 +297,6 @@ def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, v
             delivery=Delivery(
                 store=work.store,
                 verification=uploading.verification,
-                parallel=uploading.parallel,
                 throttle=Throttle(bytes_per_s=uploading.bytes_per_s),
                 complain=work.warn,
             ),

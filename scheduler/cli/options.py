@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TextIO, TypeAlias
+from typing import Any, TextIO, TypeAlias
 
 import typer
 
@@ -29,11 +29,11 @@ from resnap.storage.errors import UsageError, check_address_space
 from resnap.storage.spans import span
 from resnap.tiering.cluster.shared_cluster import SharedCluster
 
-P = ParamSpec("P")
-Command: TypeAlias = Callable[Concatenate[Invocation, P], int | None]
+Command: TypeAlias = Callable[..., int | None]
+"""It gets an ``Invocation`` and its own arguments."""
 
 
-def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]:
+def with_settings(*groups: Group) -> Callable[[Command], Callable[..., None]]:
     """Add the flags of ``COMMON`` and ``groups`` to a command, which gets an ``Invocation`` and its own arguments.
 
     The command returns its exit code, or None for 0. If it has reported an error, that error's code replaces 0.
@@ -42,7 +42,7 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
     may_dump = "output" in own
     flags = {name: flag_annotation(name, may_dump=may_dump) for name in dict.fromkeys((*own, *COMMON))}
 
-    def decorate(command: Command[P]) -> Callable[..., None]:
+    def decorate(command: Command) -> Callable[..., None]:
         @wraps(command)
         def run(context: typer.Context, **arguments: Any) -> None:  # noqa: ANN401 - as Typer parsed them
             failures: Failures = context.obj
@@ -60,26 +60,20 @@ def with_settings(*groups: Group) -> Callable[[Command[P]], Callable[..., None]]
                 may_dump=may_dump,
                 is_service=SERVE in groups,
             )
-            with _quiet_ends(), traced(process_environment(), invocation.warn):
-                if SERVE in groups:  # which never ends; each of its runs is a span
-                    code = _run(command, invocation, arguments)
-                else:
-                    with span(context.command_path) as add:
-                        code = _run(command, invocation, arguments)
-                        add("resnap.exit_code", code)
+            with _quiet_ends(), traced(process_environment(), invocation.warn), ExitStack() as spans:
+                # The service never ends; each of its runs is a span.
+                add = None if SERVE in groups else spans.enter_context(span(context.command_path))
+                with invocation.at_end:
+                    own_code = command(invocation, **arguments)
+                code = failures.exit_code(own_code or OK, partly_done=invocation.partly_done)
+                if add is not None:
+                    add("resnap.exit_code", code)
             raise typer.Exit(code)
 
         _declare(run, command, flags)
         return run
 
     return decorate
-
-
-def _run(command: Callable[..., int | None], invocation: Invocation, arguments: Mapping[str, Any]) -> int:
-    """Run a command to its end, and return its exit code, which includes its errors."""
-    with invocation.at_end:
-        code = command(invocation, **arguments)
-    return invocation.failures.exit_code(code or OK, partly_done=invocation.partly_done)
 
 
 def _places(arguments: Mapping[str, Any]) -> list[str]:
@@ -89,7 +83,7 @@ def _places(arguments: Mapping[str, Any]) -> list[str]:
     return [str(place) for place in given if place is not None]
 
 
-def _declare(run: Callable[..., None], command: Callable[..., Any], flags: Mapping[str, Any]) -> None:
+def _declare(run: Callable[..., None], command: Command, flags: Mapping[str, Any]) -> None:
     """Declare the command's own parameters to Typer, then the flags; keyword-only, since it passes all by name."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
     parameters = [

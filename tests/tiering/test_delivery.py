@@ -172,32 +172,6 @@ def test_what_is_stopped_apart_leaves_the_rest_alone_and_ends_with_the_whole(mem
             deliver(one)
 
 
-def test_objects_of_all_segments_share_threads_and_a_failure_is_said_once_no_other_is_on_its_way(
-    memory_store: ObjectStore,
-) -> None:
-    delivery = Delivery(store=memory_store, parallel=2)
-    used: set[int] = set()
-    slow, done = threading.Event(), threading.Event()
-
-    def work(number: int) -> int:
-        used.add(threading.get_ident())
-        if number < 0:
-            slow.set()
-            raise StoreError("refused")
-        if number > 20:
-            assert slow.wait(60)
-            time.sleep(0.1)
-            done.set()
-        return number * 10
-
-    for first in range(0, 20, 5):
-        assert delivery.each(work, range(first, first + 5)) == [number * 10 for number in range(first, first + 5)]
-    assert len(used) <= 4
-    with pytest.raises(StoreError, match="refused"):
-        delivery.each(work, [-1, 21])
-    assert done.is_set()
-
-
 @pytest.fixture
 def threads() -> Iterator[Executor]:
     with ThreadPoolExecutor(4) as pool:
@@ -305,20 +279,3 @@ def test_a_caller_that_ends_early_stops_what_has_not_begun() -> None:
     found.close()
     assert work.is_stopped
     assert set(work.begun) <= {0, 1, 2, 3}
-
-
-def test_small_objects_are_written_by_the_thread_that_has_their_segment(memory_store: ObjectStore) -> None:
-    used: dict[str, int] = {}
-
-    def new(key: str, size_bytes: int) -> NewObject:
-        def opened() -> io.BytesIO:
-            used[key] = threading.get_ident()
-            return io.BytesIO(bytes(size_bytes))
-
-        return NewObject(key, opened, size_bytes, crc32c(bytes(size_bytes)))
-
-    delivery = Delivery(store=memory_store, parallel=2)
-    delivery.deliver_all([new("log", 16 << 10), new("index", 1)])
-    assert set(used.values()) == {threading.get_ident()}
-    delivery.deliver_all([new("large", 1 << 20), new("small", 1)])
-    assert threading.get_ident() not in {used["large"], used["small"]}

@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import io
 import threading
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, cast
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import (
@@ -32,17 +31,13 @@ from resnap.storage.stores.protocol import CopyingStore, StoredBody, WireStore
 from resnap.storage.throttle import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from resnap.storage.layouts.segments import NewObject
     from resnap.storage.stores.protocol import ObjectStore
 
-_T = TypeVar("_T")
-_R = TypeVar("_R")
 Verification: TypeAlias = Literal["auto", "read-back"]
 
-_SMALL_BYTES: Final = 64 << 10
-"""Up to here an object is not worth a thread: to hand it over takes longer than to send it."""
 _ENDED: Final = "the run was ended while objects were being sent"
 
 
@@ -69,8 +64,6 @@ class Delivery:
 
     store: ObjectStore
     verification: Verification = "auto"
-    parallel: int = 1
-    """Objects of one segment that are seen to at once."""
     throttle: Throttle = field(default_factory=Throttle)
     """On what is sent, and on what is read back."""
     complain: Callable[[str], None] = lambda _: None
@@ -78,11 +71,6 @@ class Delivery:
     proof: Proof = field(default_factory=Proof)
     _whole: Delivery | None = None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
-    _threads: ThreadPoolExecutor = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Make the threads, as many as there are objects of all segments at once; they begin when they are needed."""
-        self._threads = ThreadPoolExecutor(self.parallel**2, "resnap-object")
 
     def part(self) -> Delivery:
         """Return a delivery to the same store, within the same limits, that can be stopped separately."""
@@ -160,24 +148,6 @@ class Delivery:
         """
         if self.is_stopped:
             raise AbandonedError(_ENDED)
-
-    def each(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-        """Return ``work(item)`` for each of ``items``, in parallel; raises the error of the first one that failed."""
-        if self.parallel == 1 or len(items) == 1:
-            return [work(item) for item in items]
-        begun = [self._threads.submit(work, item) for item in items]
-        wait(begun)
-        return [future.result() for future in begun]
-
-    def deliver_all(self, objects: Sequence[NewObject]) -> None:
-        """Write the objects of a segment, large ones in parallel; see ``deliver``."""
-        small = [new for new in objects if new.size_bytes <= _SMALL_BYTES]
-        large = [[new] for new in objects if new.size_bytes > _SMALL_BYTES]
-        self.each(self._deliver_in_turn, [small, *large])
-
-    def _deliver_in_turn(self, objects: Sequence[NewObject]) -> None:
-        for new in objects:
-            self.deliver(new)
 
     def deliver(self, one: NewObject) -> None:
         """Write an object, and make sure that the store holds it as intended.

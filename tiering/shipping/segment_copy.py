@@ -109,7 +109,8 @@ def upload(
         objects = layout.objects_of(segment, delivery.store)
     layout.check_missing(segment, delivery.store, objects.manifest_key)
     with _blaming_the_segment(order):
-        delivery.deliver_all(objects.files)
+        for new in objects.files:
+            delivery.deliver(new)
     return CopiedSegment(
         order=order,
         segment=replace(segment, files=()),
@@ -143,7 +144,7 @@ class Uploading:
     """Settings for uploading objects."""
 
     parallel: int = 1
-    """Partitions, segments of all of them together, and objects of a segment, at once."""
+    """Partitions, and segments of all of them together, at once."""
     is_parallel_asked: bool = True
     """Whether it was given; else executors of other machines have as many segments as they have room for."""
     bytes_per_s: int | None = None
@@ -181,7 +182,6 @@ def _delivery(store_url: str, sources: Sources, uploading: Uploading) -> tuple[D
     delivery = Delivery(
         store=sources.store(store_url),
         verification=uploading.verification,
-        parallel=uploading.parallel,
         throttle=Throttle(bytes_per_s=uploading.bytes_per_s),
         complain=said.append,
     )
@@ -204,7 +204,7 @@ def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> Shippe
     copied.order.check_unchanged()
     for torn in layout.check_missing(copied.segment, store, objects.manifest_key):
         store.put(torn, TOMBSTONE)
-    for gone in _not_there(delivery, objects.files):
+    for gone in _not_there(store, objects.files):
         raise VerificationError(f"{gone}: gone or changed after it was verified", hint="run again")
     for new in objects.beside:
         delivery.deliver(new)
@@ -219,12 +219,12 @@ def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> Shippe
     return layout.read_manifest(key, body)
 
 
-def _not_there(delivery: Delivery, objects: Sequence[NewObject]) -> Iterator[str]:
+def _not_there(store: ObjectStore, objects: Sequence[NewObject]) -> Iterator[str]:
     """Yield the keys of ``objects`` that are missing, or of another length; where they are together, one listing does.
 
     Of a directory it would read the names of the whole partition.
     """
-    store, left = delivery.store, {new.key: new.size_bytes for new in objects}
+    left = {new.key: new.size_bytes for new in objects}
     first, *others = {key.rpartition(".")[0] for key in left}
     if isinstance(store, WireStore) and not others:
         for info in store.list(f"{first}."):
@@ -232,5 +232,4 @@ def _not_there(delivery: Delivery, objects: Sequence[NewObject]) -> Iterator[str
                 del left[info.key]
             if not left:
                 return
-    lengths = delivery.each(lambda key: length_of(store, key), list(left))
-    yield from (key for key, length in zip(left, lengths, strict=True) if length != left[key])
+    yield from (key for key, length in left.items() if length_of(store, key) != length)

@@ -68,10 +68,10 @@ def as_done(
         try:
             while True:
                 while len(going) < most and not any(future.done() for future in going):
-                    begun = [(threads.submit(copy_context().run, work, item), item) for item in islice(left, 1)]
+                    begun = list(islice(left, 1))
                     if not begun:
                         break
-                    going.update(begun)
+                    going[threads.submit(copy_context().run, work, begun[0])] = begun[0]
                 if not going:
                     break
                 done = wait(going, LOOK_S, return_when=FIRST_COMPLETED).done
