@@ -94,7 +94,7 @@ def boundary_state(
     below = _known_below(state, base, moved, kept_after_ms)
     unseen = _spanning_unseen(state, run.read_from(plan), boundary, shown)
     partial = {pid: entry for pid, entry in boundary.evidence.by_index.items() if pid in unseen}
-    left_out = _left_out(rows[still_doubtful], *(one[still_doubtful] for one in (doubt_batch, doubt_transaction)))
+    left_out = _left_out(rows[still_doubtful], *(doubt[still_doubtful] for doubt in (doubt_batch, doubt_transaction)))
     named = {LeftOut(pid, Unexplained.BELOW) for pid in {*below["producer_id"].tolist(), *unseen} - partial.keys()}
     named |= {LeftOut(pid, Unexplained.BATCHES) for pid in partial}
     since_ms = [*rows["first_timestamp"][still_doubtful].tolist(), *below["timestamp"].tolist()]

@@ -273,7 +273,7 @@ _GRAVITY: Final = (Outcome.REBUILT, Outcome.UNEXPLAINED, Outcome.ILLEGAL, Outcom
 
 
 def _known(ranges: Sequence[_R], value: Callable[[_R], _T | None]) -> list[_T]:
-    return [found for one in ranges if (found := value(one)) is not None]
+    return [found for part in ranges if (found := value(part)) is not None]
 
 
 def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:

@@ -297,7 +297,7 @@ def why_unwritable(path: Path) -> OSError | None:
         OSError: the directory cannot be inspected.
 
     """
-    nearest = next(one for one in (path, *path.parents) if one.exists())
+    nearest = next(parent for parent in (path, *path.parents) if parent.exists())
     try:
         # Permissions alone do not tell: root may write to /proc by them.
         TemporaryFile(dir=nearest).close()

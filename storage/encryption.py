@@ -69,9 +69,9 @@ class KeyRing:
             DataKeyError: the private key does not match the data key, or the data key is damaged.
 
         """
-        pair = next((one for one in self.keys if one.key_id == key.key_id), None)
+        pair = next((held for held in self.keys if held.key_id == key.key_id), None)
         if pair is None:
-            known = ", ".join(one.key_id for one in self.keys) or "none"
+            known = ", ".join(held.key_id for held in self.keys) or "none"
             raise ConfigurationError(
                 f"the segment is encrypted under the key pair {key.key_id!r}; the given private keys are: {known}",
                 hint="give the plugin's own: --encryption-private-key ID=FILE",

@@ -143,4 +143,4 @@ def _dead(cache: RemoteLogMetadataCache) -> dict[str, tuple[Death, int]]:
     found = {segment_id: (Death.DELETED, at_ms) for segment_id, at_ms in cache.deleted.items()}
     found |= {orphan.id: (Death.COPY_NEVER_ENDED, orphan.event_timestamp_ms) for orphan in cache.orphans}
     found |= {segment.id: (Death.DELETION_NEVER_ENDED, segment.event_timestamp_ms) for segment in deleting}
-    return {segment_id: one for segment_id, one in found.items() if not is_ours(segment_id)}
+    return {segment_id: segment for segment_id, segment in found.items() if not is_ours(segment_id)}

@@ -188,7 +188,7 @@ def _checked_topic(
             found = Blocker(None, Stop(reason=met.fault.name, detail=met.detail, hint=met.hint))
             (blockers if met.fault.severity is Severity.BLOCKS else warnings).append(found)
     unreadable = unreadable_snapshot(facts.entries or 0, work.releases.of_all, facts.expired_ms)
-    if unreadable is not None and not any(one.stop.reason == SNAPSHOT_TOO_LARGE for one in blockers):
+    if unreadable is not None and not any(blocker.stop.reason == SNAPSHOT_TOO_LARGE for blocker in blockers):
         hint = f"give --kafka-version; {known_fault(SNAPSHOT_TOO_LARGE).remedy} (see {PAGE})"
         warnings.append(Blocker(None, Stop(reason=SNAPSHOT_TOO_LARGE, detail=unreadable, hint=hint)))
     unknown += work.unanswered

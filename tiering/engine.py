@@ -190,7 +190,7 @@ class Engine:
         if self.kind == "local" or not items:
             found = [look(item) for item in items]
             values: dict[str, list[_V]] = {}
-            for key, value in (one for _, pairs in found for one in pairs):
+            for key, value in (pair for _, pairs in found for pair in pairs):
                 values.setdefault(key, []).append(value)
             yield _LocalGroups(reduce(join, (note for note, _ in found), nothing), values)
             return

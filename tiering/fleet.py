@@ -332,7 +332,7 @@ class Gate:
 
     def _lost_state_would_lead(self) -> Iterator[Stop]:
         lost = {(one.topic_partition, one.broker_id) for one in self.findings if one.state is ReplicaState.LOST}
-        by_id = {one.broker_id: one for one in self.brokers}
+        by_id = {broker.broker_id: broker for broker in self.brokers}
         found: dict[int, list[TopicPartition]] = {}
         for place, successor in self._successions():
             name, broker = place.topic_partition, by_id.get(successor)

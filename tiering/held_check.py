@@ -64,7 +64,7 @@ def held_problems(
 
     """
     doubtful: dict[TopicPartition, TierOrder] = {}
-    for order in (one for one in orders if one.doubted):
+    for order in (order for order in orders if order.doubted):
         closed = _cannot_decrypt(planner, order)
         if closed is None:
             doubtful[order.selected.topic_partition] = order
@@ -89,8 +89,8 @@ def held_problems(
                 f" segment of this log dir ends there: `resnap verify {order.store_url} {_flags(planner.rules)}`"
                 " shows it"
             )
-        lacks = [_lack(one, near[one.manifest_key], plan) for one in order.doubted if one not in apart]
-        wrong = [one for one in lacks if one is not None]
+        lacks = [_lack(segment, near[segment.manifest_key], plan) for segment in order.doubted if segment not in apart]
+        wrong = [lack for lack in lacks if lack is not None]
         if wrong:
             yield _problem(planner, order, wrong)
 

@@ -168,7 +168,7 @@ class LeaderReplay:
                 if scope is remote or partition.log_dir.broker_id in wanted[partition.topic_partition].in_sync
             }
             unread |= {problem.topic_partition: str(problem.error) for problem in selection.problems}
-        return {name: one for name, one in found.items() if one.inventory.partition.boundaries}, unread
+        return {name: selected for name, selected in found.items() if selected.inventory.partition.boundaries}, unread
 
     def _answers(self, places: Iterable[PartitionReplicas]) -> dict[TopicPartition, dict[int, ReplicaProducers]]:
         """Return the producers of every replica in sync, by partition and broker; none of one that does not answer."""

@@ -126,7 +126,7 @@ def heal_commands(log_dirs: Mapping[str, str | None]) -> Iterator[str]:
     Each comes with the URL of its remote part, if that is known.
     """
     places = " ".join(map(shlex.quote, log_dirs))
-    remote = next((shlex.quote(one) for one in log_dirs.values() if one is not None), "URL")
+    remote = next((shlex.quote(log_dir) for log_dir in log_dirs.values() if log_dir is not None), "URL")
     yield f"resnap regenerate {places} --remote {remote} --boundaries all --into {_STAGED}"
     for log_dir in log_dirs:
         there = "LOG_DIR" if is_store_url(log_dir) else shlex.quote(log_dir)
@@ -273,7 +273,7 @@ def lost_leader(
     place = None if connect is None else _place(connect, selected.topic_partition, warn)
     own = selected.log_dir.broker_id
     others = () if place is None else tuple(replica for replica in place.replicas if replica != own)
-    in_sync = () if place is None else tuple(one for one in others if one in place.in_sync)
+    in_sync = () if place is None else tuple(replica for replica in others if replica in place.in_sync)
     first = in_sync[:1]
     return LostLeader(
         selected=selected,

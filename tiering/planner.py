@@ -281,7 +281,7 @@ class Planner:
             return Replayed(planned=by_partition[result.topic_partition], result=result)
 
         left = [p.plan for p in planned if not p.is_settled]
-        for_all = None if together is None else lambda results: together([replayed(one) for one in results])
+        for_all = None if together is None else lambda results: together([replayed(result) for result in results])
         for result in self.engine.replay(left, sink_url, progress, together=for_all):
             self.saw(result, by_partition[result.topic_partition].plan, sink_url)
             yield replayed(result)

@@ -274,9 +274,9 @@ def _select(scope: Scope, sources: Sources, progress: Progress) -> Selection:
     for log_dir, metadata in opened:
         whole = log_dir if joining is None else with_remote(log_dir, joining)
         settings = metadata.topic_settings() | ({} if facts is None else facts.topic_settings())
-        policies = {name: one[CLEANUP_POLICY] for name, one in settings.items() if CLEANUP_POLICY in one}
+        policies = {name: setting[CLEANUP_POLICY] for name, setting in settings.items() if CLEANUP_POLICY in setting}
         progress.at_work("scanning", 1)
-        progress.expect(sum(len(one.segments) for one in whole.partitions), 0)
+        progress.expect(sum(len(partition.segments) for partition in whole.partitions), 0)
         inventory = take_inventory(
             whole,
             cleanup_policies=policies,
@@ -478,7 +478,7 @@ def _add(partitions: dict[TopicPartition, SelectedPartition], selected: Selected
     path, other_path = selected.inventory.partition.path, other.inventory.partition.path
     if path != other_path:
         hint = "the boundaries of a partition differ between its replicas: give one of them"
-        brokers = {(one.log_dir.cluster_id, one.log_dir.broker_id) for one in (selected, other)}
+        brokers = {(side.log_dir.cluster_id, side.log_dir.broker_id) for side in (selected, other)}
         if len(brokers) == 1 and None not in brokers.copy().pop():
             hint = (
                 "a broker does not start with both: before it starts, move one of them to a place outside its log dirs"

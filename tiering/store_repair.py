@@ -256,11 +256,11 @@ class PartRepair:
         for key, problems in self._problems.items():
             partition = of.get(key)
             failures = self.failures if partition is None else partition.failures
-            right = tuple(suffix for one in self._proven if one.manifest_key == key for suffix in one.suffixes)
+            right = tuple(suffix for proven in self._proven if proven.manifest_key == key for suffix in proven.suffixes)
             said = [str(failure) for failure in failures]
             for problem in problems:
                 subject = problem.partition(": ")[0]
-                if not subject.endswith(right) and not any(subject in one for one in said):
+                if not subject.endswith(right) and not any(subject in text for text in said):
                     failures.append(fault_of(problem, self.check.part.layout.remedy_when_verified))
 
     def _find(self, topic_partition: TopicPartition, topic_id: str | None, lease: str) -> RepairedPartition | None:

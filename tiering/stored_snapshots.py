@@ -121,7 +121,7 @@ class StoredSnapshots:
         }
         around = self._around_broken(logs, unread)
         gone_around = self.check.with_problems & {TopicPartition(one.topic, one.partition) for one in around.values()}
-        for problem in (one for one in selection.problems if one.topic_partition not in gone_around):
+        for problem in (problem for problem in selection.problems if problem.topic_partition not in gone_around):
             yield _not_compared(str(problem.path), str(problem.error))
         for below_or_above in self._logs(around):
             yield from self._compare(below_or_above, left, progress)

@@ -131,7 +131,7 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
     with work.progress("replay", "ship") as (replaying, shipping):
         try:
             with _shipping(work, left.orders, shipping, visible) as crew:
-                for order in (one for one in left.orders if one.settled is not None):
+                for order in (order for order in left.orders if order.settled is not None):
                     report(TieredPartition(waiting.pop(order.topic_partition), _not_shipped(order)))
                 # Replay: scan headers, combine them to the state at each boundary, and stage the snapshots.
                 replays = work.planner.replay(plans, crew.staging_url, replaying)

@@ -170,7 +170,7 @@ def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], 
 
 
 def _merge_boundary(stored: Sequence[Stored], topic_partition: TopicPartition, sink: PartSink) -> BoundaryResult:
-    ranges = [pickle.loads(one.read()) for one in stored if one.place[2] == RESULT]  # noqa: S301 - of our own tasks
+    ranges = [pickle.loads(blob.read()) for blob in stored if blob.place[2] == RESULT]  # noqa: S301 - of our own tasks
     joined = join_boundaries(ranges)
     if joined.outcome is not Outcome.REBUILT:
         return joined

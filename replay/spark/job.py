@@ -206,7 +206,7 @@ class SparkRebuild:
 
         def merge_ranges(elements: Iterator[tuple[int, Made]]) -> Iterator[Made]:
             begin_task()
-            yield from merge((one for _, one in elements), topic_partitions, open_sink(sink_url, s3))
+            yield from merge((element for _, element in elements), topic_partitions, open_sink(sink_url, s3))
 
         by_boundary = made.map(lambda output: (max(output.run + output.boundary, 0), output))
         return _by_number(by_boundary, tasks).mapPartitions(merge_ranges)

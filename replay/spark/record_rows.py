@@ -303,7 +303,7 @@ class _Columns:
 
 def _one_array(parts: Sequence[Array], kind: np.dtype[np.void]) -> Array:
     """Return ``parts`` as one array, by way of numbers: to compare the fields of records takes longer than all else."""
-    return np.concatenate([np.zeros(0, dtype=np.int64), *(one.view(np.int64) for one in parts)]).view(kind)
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(part.view(np.int64) for part in parts)]).view(kind)
 
 
 def _binary(addresses: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> pa.Array:

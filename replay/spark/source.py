@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 _PASSES: Final[dict[type[Filter], Callable[[Any, Any, Any], bool]]] = {
     EqualTo: lambda wanted, least, most: least <= wanted <= most,
-    In: lambda wanted, least, most: any(one is not None and least <= one <= most for one in wanted),
+    In: lambda wanted, least, most: any(value is not None and least <= value <= most for value in wanted),
     GreaterThan: lambda wanted, _, most: most > wanted,
     GreaterThanOrEqual: lambda wanted, _, most: most >= wanted,
     LessThan: lambda wanted, least, _: least < wanted,
@@ -137,7 +137,7 @@ class Pruning:
 
     def _may_pass(self, column: str, least: float | str, most: float | str) -> bool:
         on_column = (one for one in self.filters if type(one) in _PASSES and one.attribute == (column,))
-        return all(_PASSES[type(one)](one.value, least, most) for one in on_column)
+        return all(_PASSES[type(condition)](condition.value, least, most) for condition in on_column)
 
 
 EVERYTHING: Final = Pruning()
@@ -340,14 +340,14 @@ def sources_of(options: Mapping[str, str]) -> Sources:
 
     """
     keys = []
-    for one in filter(None, options.get(KEYS, "").split(",")):
-        name, _, file = one.partition("=")
+    for key in filter(None, options.get(KEYS, "").split(",")):
+        name, _, file = key.partition("=")
         if not name or not file:
-            raise UsageError(f"{FORMAT}: the option {KEYS}: expected ID=FILE, found {one!r}")
+            raise UsageError(f"{FORMAT}: the option {KEYS}: expected ID=FILE, found {key!r}")
         try:
             keys.append(RsaKey(name, KeyFile.read(Path(file))))
         except OSError as error:
-            raise ConfigurationError(f"{FORMAT}: {KEYS} {one}: cannot be read: {error.strerror}") from error
+            raise ConfigurationError(f"{FORMAT}: {KEYS} {key}: cannot be read: {error.strerror}") from error
     return Sources(keys=KeyRing(tuple(keys)))
 
 

@@ -211,7 +211,7 @@ class SparkGroups(Generic[_N, _V]):
             return key, work(key, [value for _, value in sorted(values, key=lambda one: one[0])])
 
         with job_failure_told(self._context):
-            return [one for _, one in sorted(self._groups.map(made).collect(), key=lambda one: one[0])]
+            return [value for _, value in sorted(self._groups.map(made).collect(), key=lambda one: one[0])]
 
 
 class _Start:

@@ -67,9 +67,9 @@ def collected_by(services: Services) -> Collected:
 def matching(collected: Collected, topic: str | None, verdicts: Collection[Verdict]) -> list[TopicAnswer]:
     """Return the topics whose name fits a glob, and that have one of some verdicts; all by default."""
     return [
-        one
-        for one in collected.status.topics
-        if (not topic or fnmatchcase(one.topic, topic)) and (not verdicts or one.verdict in verdicts)
+        found
+        for found in collected.status.topics
+        if (not topic or fnmatchcase(found.topic, topic)) and (not verdicts or found.verdict in verdicts)
     ]
 
 

@@ -77,12 +77,12 @@ def _complete(operation: dict[str, Any], method: str, *, needs_token: bool) -> N
 
 def _exemplify(operation: dict[str, Any], method: str, path: str, schemas: dict[str, Any]) -> None:
     """Add an example to what a request must have, and the request as a command."""
-    needed = [one for one in operation.get("parameters", []) if one["required"]]
-    for one in needed:
-        one["example"] = _example(one["name"])
-    query = urlencode({one["name"]: one["example"] for one in needed if one["in"] == "query"})
-    for one in needed:
-        path = path.replace(f"{{{one['name']}}}", quote(str(one["example"]), safe=""))
+    needed = [parameter for parameter in operation.get("parameters", []) if parameter["required"]]
+    for parameter in needed:
+        parameter["example"] = _example(parameter["name"])
+    query = urlencode({parameter["name"]: parameter["example"] for parameter in needed if parameter["in"] == "query"})
+    for parameter in needed:
+        path = path.replace(f"{{{parameter['name']}}}", quote(str(parameter["example"]), safe=""))
     command = ["curl", "-s", *(() if method == "get" else ("-X", method.upper()))]
     if "security" in operation:
         command += ["-H", "Authorization: Bearer TOKEN"]

@@ -55,7 +55,7 @@ class Page:
     def cut_whole(self, found: Iterable[T], key: Callable[[T], Any], kind: type) -> tuple[list[T], str | None]:
         """Return the page of all that there is, in the order of ``key``, and the cursor of the next."""
         after = self.after(kind)
-        return self.cut([one for one in found if after is None or key(one) > after], key)
+        return self.cut([item for item in found if after is None or key(item) > after], key)
 
     def cut_at(self, find: Callable[[int, int], Sequence[T]]) -> tuple[list[T], str | None]:
         """Return the page of what ``find`` gives, by how many are wanted and how many skipped, and the next cursor."""

@@ -80,7 +80,7 @@ class Connection(H11Protocol):
                 "%d connections are open; a further one closes the one that has waited longest", MOST_CONNECTIONS
             )
         others = {one.waits_until_s: one for one in self.connections if isinstance(one, Connection)}
-        waiting = {until_s: one for until_s, one in others.items() if until_s is not None}
+        waiting = {until_s: connection for until_s, connection in others.items() if until_s is not None}
         self._wait()
         if len(self.connections) > MOST_CONNECTIONS:
             (waiting[min(waiting)] if waiting else self).let_go()

@@ -268,17 +268,17 @@ def _sum_of(rows: Sequence[Mapping[str, Any]], joined: Sequence[str]) -> dict[st
     for key in rows[0]:
         found = [row[key] for row in rows if row[key]]
         if key in joined:
-            sums[key] = [entry for one in found for entry in one]
+            sums[key] = [entry for entries in found for entry in entries]
         elif key.endswith("Offset"):
             sums[key] = None
         elif not found:
             sums[key] = rows[0][key]
-        elif all(isinstance(one, int) for one in found):
+        elif all(isinstance(value, int) for value in found):
             sums[key] = sum(found)
         elif key in _OUTCOMES:
             sums[key] = found[0] if len(set(found)) == 1 else counted(found)
-        elif all(isinstance(one, dict) and "bytes" in one for one in found):
-            sums[key] = {"bytes": sum(one["bytes"] for one in found)}
+        elif all(isinstance(value, dict) and "bytes" in value for value in found):
+            sums[key] = {"bytes": sum(value["bytes"] for value in found)}
         else:
-            sums[key] = next((one for one in found if not isinstance(one, list)), None)
+            sums[key] = next((value for value in found if not isinstance(value, list)), None)
     return {**sums, "topic": rows[0]["topic"], "partition": f"* ({len(rows)})"}

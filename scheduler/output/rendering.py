@@ -261,7 +261,7 @@ class Output:
             shown.remove(left_out.pop())
             table = table_of(shown)
         spare = (max(map(len, (one.heading, *cells[one.heading]))) - _LEAST_FOLDED for one in shown if one in foldable)
-        if too_wide > sum(max(0, one) for one in spare):
+        if too_wide > sum(max(0, width) for width in spare):
             return False
         with _own_errors():
             console.print(table)

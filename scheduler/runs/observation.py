@@ -39,7 +39,7 @@ class Observation:
         """The worst outcome of runs with their stores: a success with one store hides no other that is down."""
         with self._lock:
             said = [*self._stores.values()]
-        return next((one for one in said if one != _REACHED), _REACHED) if said else "unknown"
+        return next((state for state in said if state != _REACHED), _REACHED) if said else "unknown"
 
     def schedules_are(self, names: Collection[str]) -> None:
         """Drop the outcomes of deleted schedules."""
@@ -91,7 +91,7 @@ class Observation:
         """Load what metrics say of the last runs from the history, oldest first."""
         origins = [f"schedule:{name}" for name in self.metrics.watched.schedules]
         wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
-        found = [run for one in wanted for run in history.page(one, limit=1)]
+        found = [run for query in wanted for run in history.page(query, limit=1)]
         for run in sorted(found, key=lambda run: run.finished_ms or 0):
             self.metrics.succeeded(run.finished_ms or 0, schedule=_schedule_of(run))
         scans, checks = (

@@ -72,7 +72,7 @@ class Plans:
             id=self.ids.make(),
             request=request,
             plan=text,
-            rows=[row_of(PlanRow, one.plan) for one in planned],
+            rows=[row_of(PlanRow, partition.plan) for partition in planned],
             totals={"dryRun": True, **totals_of(planned)},
             principal=principal,
             created_ms=self.clock.now_ms(),

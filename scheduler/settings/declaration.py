@@ -212,9 +212,9 @@ class Declared(NamedTuple):
     def command_line_type(self) -> Any:  # noqa: ANN401 - a type
         """Return the type as the parser of the command line knows it; what it does not know is text to it."""
         kind, is_parsed = self.field.annotation, any(isinstance(one, BeforeValidator) for one in self.field.metadata)
-        given = [one for one in get_args(kind) if one is not type(None)]
+        given = [member for member in get_args(kind) if member is not type(None)]
         if len(given) < len(get_args(kind)):  # optional
-            is_parsed = is_parsed or any(isinstance(one, BeforeValidator) for one in get_args(given[0])[1:])
+            is_parsed = is_parsed or any(isinstance(extra, BeforeValidator) for extra in get_args(given[0])[1:])
             kind = get_args(given[0])[0] if get_origin(given[0]) is Annotated else given[0]
         if get_origin(kind) in (tuple, Mapping):
             return list[str]
@@ -224,7 +224,7 @@ class Declared(NamedTuple):
 def declared_in(settings: type[SettingGroup]) -> Iterator[Declared]:
     """Yield the settings of a class, those of its bases included, in their order."""
     for name, field in settings.model_fields.items():
-        setting = next((one for one in field.metadata if isinstance(one, Setting)), None)
+        setting = next((extra for extra in field.metadata if isinstance(extra, Setting)), None)
         if setting is not None:
             group = next(base for base in settings.__mro__ if name in get_annotations(base))
             yield Declared(name, setting, field, group)

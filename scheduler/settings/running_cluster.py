@@ -67,7 +67,7 @@ def cluster_layer(cluster: Cluster) -> tuple[Layer, tuple[str, ...]]:
     layer = Layer()
     warnings = [broker.error for broker in brokers if broker.error is not None]
     for name in _NAMES:
-        said = [one for one in (_said(broker, name) for broker in brokers) if one is not None]
+        said = [value for value in (_said(broker, name) for broker in brokers) if value is not None]
         if said:
             layer[KAFKA_PROPERTIES[name]] = max(said, key=lambda given: int(str(given.value)))
             warnings += _difference(name, said)

@@ -125,5 +125,5 @@ def given_flags(settings: Settings, names: Iterable[str]) -> Iterator[str]:
             yield flag if value else flag.replace("--", "--no-", 1)
             continue
         values = [f"{key}={entry}" for key, entry in value.items()] if isinstance(value, dict) else [value]
-        for one in values:
-            yield from (flag, str(one))
+        for item in values:
+            yield from (flag, str(item))

@@ -80,7 +80,7 @@ class Labelled(Generic[T]):
 
     def __init__(self, metric: T, known: Sequence[Sequence[str]], others: Sequence[str] = (OTHER,)) -> None:
         self._metric, self._known = metric, known
-        for values in product(*((*one, *others) for one in known)):
+        for values in product(*((*values_of, *others) for values_of in known)):
             metric.labels(*values)
 
     def of(self, *values: str) -> T:
@@ -247,7 +247,7 @@ class Metrics(Series):
 
     def scan_seen(self, log_dir: str, *, segments: int, producers: int) -> None:
         """Count the segments that a scan saw of one source; note the most producers that one partition has there."""
-        source = next((one for one in self.watched.sources if one[1] == log_dir), None)
+        source = next((watched for watched in self.watched.sources if watched[1] == log_dir), None)
         if source is not None:
             self.partition_producers_max.labels(*_labels(source)).set(producers)
         self.segments_scanned.labels(*((OTHER, OTHER) if source is None else _labels(source))).inc(segments)

@@ -361,12 +361,12 @@ class CensusView(View["Counted | Unread"]):
             **self._figures(self._all),
             "expires": [
                 {
-                    "expirationMs": one,
-                    "expired": self._all.expires(one),
+                    "expirationMs": expiration,
+                    "expired": self._all.expires(expiration),
                     "neverExpire": self._all.open_transactions,
-                    "heapBytes": self._all.heap_bytes(one),
+                    "heapBytes": self._all.heap_bytes(expiration),
                 }
-                for one in self._expirations
+                for expiration in self._expirations
             ],
         }
 
@@ -381,10 +381,10 @@ class CensusView(View["Counted | Unread"]):
         )
         if self._unread_bytes:
             yield f"Not counted: what {human_bytes(self._unread_bytes)} of active segments hold since their snapshot."
-        for one in self._expirations:
-            moments = (f"{human_count(count)} {_moment(name)}" for name, count in total.expires(one).items())
+        for expiration in self._expirations:
+            moments = (f"{human_count(count)} {_moment(name)}" for name, count in total.expires(expiration).items())
             expired = f"expired unless they write again: {', '.join(moments)}."
-            yield f"With a producer.id.expiration.ms of {span(one)}, {expired}"
+            yield f"With a producer.id.expiration.ms of {span(expiration)}, {expired}"
         if total.open_transactions:
             yield f"{some(total.open_transactions, 'producer')} with an open transaction: they do not expire."
         if total.ahead:

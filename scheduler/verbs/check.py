@@ -259,8 +259,8 @@ class CheckView(View[Result]):
         yield ""
         if len(self._held) > MOST_ROWS:
             yield f"Not shown: {some(len(self._held) - MOST_ROWS, 'more topic')}; `--output json` has each."
-        for topic, one in (*self._blockers.values(), *self._warnings.values()):
-            yield from stop_lines(one, topic if one["partition"] is None else f"{topic}-{one['partition']}")
+        for topic, stop in (*self._blockers.values(), *self._warnings.values()):
+            yield from stop_lines(stop, topic if stop["partition"] is None else f"{topic}-{stop['partition']}")
         if self.is_cut_short:
             self._off.clear()
             yield "Not known: the run ended before every topic was checked."
@@ -273,7 +273,7 @@ class CheckView(View[Result]):
         yield f"{human_bytes(self._sizes['freeableBytes'])} could be freed by tiering every closed segment."
         if self._not_checked:
             more = "; --bootstrap-server HOST:PORT checks more of it" if self.scope.connect is None else ""
-            said = (f"{one} but a segment's first and last" if one == BATCHES else one for one in self._not_checked)
+            said = (f"{name} but a segment's first and last" if name == BATCHES else name for name in self._not_checked)
             yield f"Not checked: {', '.join(said)}{more}."
         if self._faults_not_checked is not None:
             yield self._faults_not_checked
@@ -292,7 +292,7 @@ class CheckView(View[Result]):
             yield "Next: turn tiering on:"
             yield from (f"  {line}" for line in turn_on_lines(self._off, self.settings))
             word = "Then"
-        urgent = most_urgent([key for key, (_, one) in self._blockers.items() if one["unblockedBy"] is not None])
+        urgent = most_urgent([key for key, (_, stop) in self._blockers.items() if stop["unblockedBy"] is not None])
         if urgent == Reason.MISSING_SNAPSHOT:
             install = self.scope.install_command("DIR")
             yield f"{word}: `resnap regenerate {self.scope.typed} --into DIR`, then `{install}`."

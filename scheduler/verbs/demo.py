@@ -215,10 +215,10 @@ class _Demo:
         rows: list[TierRow] = []
         tier(self._scope, work, rows.append)
         tiered = [row for row in rows if isinstance(row, TieredPartition)]
-        for error in (error for one in tiered for error in one.shipment.failures):
+        for error in (error for partition in tiered for error in partition.shipment.failures):
             raise error
-        shipments = [one.shipment for one in tiered if one.order.left.candidates.segments]
-        return shipments, sum(one.order.left.already for one in tiered)
+        shipments = [partition.shipment for partition in tiered if partition.order.left.candidates.segments]
+        return shipments, sum(partition.order.left.already for partition in tiered)
 
     def _verify(self) -> tuple[Row, Sequence[str]]:
         with self._context.progress("verify") as (progress,):
@@ -238,7 +238,7 @@ class _Demo:
             after = "".join(MARKS[boundary.fate] for boundary in found)
             timelines.append({**identity(selected.topic_partition), "before": before, "after": after})
         self._problems = [*filter(None, (boundary.problem for boundary in self._boundaries)), *unlike]
-        objects, size = sum(one.objects_read for one in segments), sum(one.size_bytes for one in segments)
+        objects, size = sum(segment.objects_read for segment in segments), sum(one.size_bytes for one in segments)
         figures = {"segments": len(segments), "objects": objects, "bytes": size, "problems": list(self._problems)}
         closing = (
             f"{some(objects, 'object')} read back ({human_bytes(size)}), {len(unlike) or 'none'} other than its"

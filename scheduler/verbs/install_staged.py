@@ -240,7 +240,7 @@ def _apply(installer: Installer, selection: _Selection, progress: Progress) -> R
     changes = [change for partition in selection.surveyed for change in partition.installation.changes]
     progress.expect(len(changes), sum(change.size_bytes for change in changes))
     error: ResnapError | None = None
-    for index, one in enumerate(selection.surveyed):
+    for index, surveyed in enumerate(selection.surveyed):
         made: set[tuple[FileKind, int]] = set()
 
         def done(decision: Decision, made: set[tuple[FileKind, int]] = made) -> None:
@@ -249,16 +249,16 @@ def _apply(installer: Installer, selection: _Selection, progress: Progress) -> R
 
         if error is None:
             try:
-                installer.apply(one, done)
+                installer.apply(surveyed, done)
             except ResnapError as failed:
                 error = failed
         decisions = tuple(
             replace(decision, outcome=Outcome.NOT_REACHED)
             if decision.is_change and (decision.kind, decision.offset) not in made
             else decision
-            for decision in one.installation.decisions
+            for decision in surveyed.installation.decisions
         )
-        selection.surveyed[index] = replace(one, installation=replace(one.installation, decisions=decisions))
+        selection.surveyed[index] = replace(surveyed, installation=replace(surveyed.installation, decisions=decisions))
     return error
 
 

@@ -114,11 +114,11 @@ def simulated(request: SimulateAsked, context: Context) -> Iterator[LogRead | Re
     rules = _rules(request, request.false_positive_rate, permissive=request.permissive)
     with uses_of(request.scope, request.principal_map, context) as uses:
         found = uses.map(partial(_simulate, rates=rates, rules=rules))
-    unlimited = [one for one in found if isinstance(one, str)]
+    unlimited = [item for item in found if isinstance(item, str)]
     several = f"{human_count(len(unlimited))} of {human_count(len(found))}"
     warnings = [f"principals without a rate are skipped: {several}, {one!r} the first of them" for one in unlimited[:1]]
     yield LogRead(uses=uses.read, unlimited=unlimited, warnings=tuple(warnings))
-    outcomes = [one for one in found if isinstance(one, PrincipalOutcome)]
+    outcomes = [item for item in found if isinstance(item, PrincipalOutcome)]
     for outcome in outcomes:
         yield Reported(what=outcome)
     if request.plot is not None:

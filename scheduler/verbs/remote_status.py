@@ -390,7 +390,7 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
             yield "Next: the same command again, once what the errors name is repaired, as their hints say."
         elif comparison.findings:
             yield "Next: nothing stops tiering; `resnap gc URL` shows what may be deleted of what nothing refers to."
-        elif any(one.waiting is not None for one in comparison.partitions):
+        elif any(partition.waiting is not None for partition in comparison.partitions):
             yield "Next: the same command again: closed segments wait to be copied, and none for too long."
         elif not self._has_store:
             yield "Next: the same command with --store URL, which compares with the store, too."

@@ -133,7 +133,7 @@ def _is_conditional(store: ObjectStore, request: Asked, context: Context) -> boo
 def _results(parts: Sequence[PartRepair], *, is_dry: bool) -> Iterator[Result]:
     yield Result(faults=tuple(failure for part in parts for failure in part.failures))
     done = PartitionState.PLANNED if is_dry else PartitionState.DONE
-    for one in (one for part in parts for one in part.partitions):
+    for one in (partition for part in parts for partition in part.partitions):
         yield Reported(
             topic_partition=one.topic_partition,
             state=PartitionState.FAILED if one.failures else done if one.repaired else PartitionState.NOTHING_TO_DO,

@@ -164,7 +164,7 @@ class SnapshotsRow(TypedDict):
 def _excluded_text(left_out: object) -> str:
     """Return how many have no entry, or lack more of it than a coordinator epoch; empty for none."""
     named = left_out if isinstance(left_out, list) else []
-    return _if_any(sum(one["reason"] != Unexplained.COORDINATOR for one in named))
+    return _if_any(sum(entry["reason"] != Unexplained.COORDINATOR for entry in named))
 
 
 def _if_any(count: object) -> str:
@@ -186,12 +186,12 @@ def _totals_row(rows: Sequence[Row]) -> Row:
     entries = [row["entries"] for row in rows if isinstance(row["entries"], int)]
     row: dict[str, object] = {key: rows[0][key] for key in ("topic", "partition")} | {"snapshots": len(rows)}
     for key in ("outcome", "coverage", "verdict"):
-        row[key] = counted(one[key] for one in rows if key in one)
+        row[key] = counted(boundary[key] for boundary in rows if key in boundary)
     if entries:
         row["entries"] = f"{min(entries)} to {max(entries)}" if min(entries) < max(entries) else entries[0]
-    row["leftOut"] = [one for some in rows if isinstance(some["leftOut"], list) for one in some["leftOut"]]
+    row["leftOut"] = [entry for some in rows if isinstance(some["leftOut"], list) for entry in some["leftOut"]]
     for key in ("missingCount", "differentCount", "byOlderRulesCount"):
-        row[key] = sum(int(str(one.get(key, 0))) for one in rows)
+        row[key] = sum(int(str(boundary.get(key, 0))) for boundary in rows)
     return row
 
 

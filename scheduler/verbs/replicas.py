@@ -177,7 +177,7 @@ def results(
         alone=alone,
         not_replayed=not_replayed,
         releases=releases,
-        faults=(*_not_known(found), *(_not_there(one) for one in unseen if not has_magic(one))),
+        faults=(*_not_known(found), *(_not_there(topic) for topic in unseen if not has_magic(topic))),
         warnings=tuple(f"no topic that the cluster shows matches {one}" for one in unseen if has_magic(one)),
         findings=tuple(_lost(found)),
     )

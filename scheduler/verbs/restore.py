@@ -352,14 +352,14 @@ class _Run:
             return self._restore(*one, restorers[one[1].path])
 
         if copier.elsewhere is None:
-            yield from ((one, restore(one)) for one in work)
+            yield from ((item, restore(item)) for item in work)
             return
         with (
             ThreadPoolExecutor(copier.at_once, "resnap-partition") as threads,
             closing(side_by_side(restore, work, copier.at_once, copier.stop, threads)) as begun,
         ):
-            for one, result in begun:
-                yield one, result()
+            for partition, result in begun:
+                yield partition, result()
 
     def _restorable(
         self,

@@ -69,7 +69,7 @@ def exported_state(store: ObjectStore, key: str | None, restorations: Sequence[R
         StoreError: the store failed.
 
     """
-    cluster_ids = {one.cluster_id for one in restorations if one.cluster_id is not None}
+    cluster_ids = {restoration.cluster_id for restoration in restorations if restoration.cluster_id is not None}
     found = newest_states(store, cluster_ids) if key is None else [(key, named_state(store, key))]
     if not found:
         return None

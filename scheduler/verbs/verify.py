@@ -387,7 +387,7 @@ class StoreView(View[Result]):
 
     def tail(self) -> Row:
         """Return the totals, and what the segments of each partition are together."""
-        return {**self.totals(), "chains": [chain_row(one) for one in self._chains]}
+        return {**self.totals(), "chains": [chain_row(log_chain) for log_chain in self._chains]}
 
     def closing(self) -> Iterator[str]:
         """Yield the offsets of each partition, saying which is which of two of a name, and the totals in words."""
@@ -439,7 +439,7 @@ def _store_in(sources: Sequence[str], context: Context) -> str | None:
     """
     reading = Sources(s3=context.settings.s3())
     found = ((source, layout_at(source, reading)) for source in sources if is_store_url(source))
-    store = next((one for one, layout in found if layout is not None and not layout.is_plain_copy), None)
+    store = next((url for url, layout in found if layout is not None and not layout.is_plain_copy), None)
     if store is not None and len(sources) > 1:
         raise UsageError(f"{store} is a store: it is verified by itself", hint="run `resnap verify` once for each")
     return store

@@ -60,7 +60,7 @@ class _Listing(Page):
     def addresses(self, path: str, asked: Mapping[str, object], following: str | None) -> dict[str, object]:
         """Return the addresses of the first page, the next, and this list in every order."""
         order = None if self.order is TopicOrder.BLOCKED else self.order.value
-        orders = {one.value: link(path, **asked, order=one.value) for one in TopicOrder}
+        orders = {order.value: link(path, **asked, order=order.value) for order in TopicOrder}
         return {"order": self.order, "orders": orders, **turned(path, self, following, **asked, order=order)}
 
 
@@ -127,7 +127,7 @@ def show_overview(
 def show_topics(context: Context, listing: Listing, topic: Glob = "") -> Response:
     """Answer the question for each topic of a page."""
     values = _topics(context.services, PartitionFilter(topic=topic or None), listing)
-    is_blocked = any(one.missing and one.counts[Verdict.BLOCKED] for one, _ in values["topics"])
+    is_blocked = any(topic.missing and topic.counts[Verdict.BLOCKED] for topic, _ in values["topics"])
     values["commands"] = [
         *(_replays(context, topic) if is_blocked else ()),
         Command("the same in a shell", context.shell.overview("scan", "", topic)),
@@ -156,7 +156,7 @@ def show_fleet(
         "collected_ms": collected.at_ms,
         "counts": counts,
         "kinds": VERDICTS,
-        "topics": [(one, row, why_of(row)) for one, row in zip(shown, rows, strict=True)],
+        "topics": [(topic, row, why_of(row)) for topic, row in zip(shown, rows, strict=True)],
         "matching": len(found),
         "brokers": [row_of(FleetBrokerRow, broker) for broker in status.brokers],
         "unanswered": status.unanswered,

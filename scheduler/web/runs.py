@@ -67,7 +67,7 @@ def show_run(
         "totals": human_facts(run.totals),
         "outcomes": shown,
         "wanted": states,
-        **turned(f"/runs/{run_id}", paging, following, state=[one.value for one in states]),
+        **turned(f"/runs/{run_id}", paging, following, state=[wanted.value for wanted in states]),
         "commands": _run_commands(context, run),
     }
     return context.page("run.html", values)

@@ -119,10 +119,10 @@ def chain_of(manifests: Iterable[L]) -> list[L]:
     reached = Stretches(Span(segment.base_offset, segment.next_base_offset) for segment in found).reached
     chain: list[L] = []
     from_the_top = sorted(enumerate(found), key=lambda one: (one[1].next_base_offset, one[0]), reverse=True)
-    for _, one in from_the_top:
-        is_next = not chain or one.next_base_offset <= chain[-1].base_offset
-        if is_next and one.base_offset in reached:
-            chain.append(one)
+    for _, next_below in from_the_top:
+        is_next = not chain or next_below.next_base_offset <= chain[-1].base_offset
+        if is_next and next_below.base_offset in reached:
+            chain.append(next_below)
     return chain[::-1]
 
 

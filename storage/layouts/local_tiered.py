@@ -241,16 +241,16 @@ def tiered_segments(
     whole = [segment for segment in found.values() if segment.infos.keys() >= NEEDED]
     bases = {(segment.topic_partition, segment.topic_id, segment.base_offset) for segment in whole}
     last: dict[tuple[TopicPartition, str], int] = {}
-    for one in found.values():
-        of = one.topic_partition, one.topic_id
-        last[of] = max(last.get(of, 0), one.base_offset)
-    for stem, one in found.items():
-        of = one.topic_partition, one.topic_id
-        is_bare = one.infos.keys() >= NEEDED - {ObjectKind.SNAPSHOT} and ObjectKind.SNAPSHOT not in one.infos
-        if is_bare and (*of, one.base_offset) not in bases and one.base_offset < last[of]:
-            log = one.infos[ObjectKind.LOG]
+    for tiered in found.values():
+        of = tiered.topic_partition, tiered.topic_id
+        last[of] = max(last.get(of, 0), tiered.base_offset)
+    for stem, tiered in found.items():
+        of = tiered.topic_partition, tiered.topic_id
+        is_bare = tiered.infos.keys() >= NEEDED - {ObjectKind.SNAPSHOT} and ObjectKind.SNAPSHOT not in tiered.infos
+        if is_bare and (*of, tiered.base_offset) not in bases and tiered.base_offset < last[of]:
+            log = tiered.infos[ObjectKind.LOG]
             absent = replace(log, key=f"{stem}.{EXTENSIONS[ObjectKind.SNAPSHOT]}", size_bytes=0, etag="")
-            whole.append(one._replace(infos={**one.infos, ObjectKind.SNAPSHOT: absent}))
+            whole.append(tiered._replace(infos={**tiered.infos, ObjectKind.SNAPSHOT: absent}))
     shown = {(segment.topic_partition, segment.topic_id, segment.base_offset) for segment in whole}
     incomplete = (
         Incomplete(segment.topic_partition, segment.base_offset, f"{stem}.{EXTENSIONS[lacking[0]]}")

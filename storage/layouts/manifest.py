@@ -73,13 +73,13 @@ def _without_defaults(schema: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(schema, dict):
         return {name: _without_defaults(value) for name, value in schema.items()}
     if isinstance(schema, list):
-        return [_without_defaults(one) for one in schema if not (isinstance(one, dict) and "default" in one)]
+        return [_without_defaults(part) for part in schema if not (isinstance(part, dict) and "default" in part)]
     return schema
 
 
 _READABLE: Final = {
-    to_parsing_canonical_form(one): fastavro.parse_schema(one)
-    for one in (_SCHEMA_JSON, _without_defaults(_SCHEMA_JSON))
+    to_parsing_canonical_form(schema): fastavro.parse_schema(schema)
+    for schema in (_SCHEMA_JSON, _without_defaults(_SCHEMA_JSON))
 }
 """Every schema that Resnap has written, by its canonical form."""
 

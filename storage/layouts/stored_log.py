@@ -113,7 +113,7 @@ def _one_of_each_name(
         several, choice = sorted(ids[topic_partition.topic]), chosen.get(topic_partition.topic)
         if len(several) == 1 or choice in several:
             only = choice if choice in several else several[0]
-            yield from ((topic_partition, one, None) for key, one in by_id.items() if key == only)
+            yield from ((topic_partition, segments, None) for key, segments in by_id.items() if key == only)
             continue
         none = "" if choice is None else f", and none of them is {choice}"
         error = VerificationError(

@@ -51,7 +51,7 @@ def tiered_groups(url: str, sources: Sources) -> TieredGroups:
         if first.layout.is_key(info.key):
             folder = f"{info.key.rpartition('/')[0]}/"
             counts[folder] = counts.get(folder, 0) + 1
-    parts = [first, *(first._replace(layout=one) for one in others if one.name in found)]
+    parts = [first, *(first._replace(layout=layout) for layout in others if layout.name in found)]
     groups: list[Sequence[str]] = [()]
     if not found and sum(counts.values()) > GROUP_OBJECTS:
         groups = [[f"{first.store.url}/{folder}" for folder in group] for group in grouped(counts, GROUP_OBJECTS)]

@@ -114,7 +114,7 @@ def open_tiered(
     there: dict[str, Tiered] = {}
 
     def noted(key: str) -> bool:
-        there.update((one.name, one) for one in TIERED if one.name not in there and one.is_key(key))
+        there.update((layout.name, layout) for layout in TIERED if layout.name not in there and layout.is_key(key))
         return counts(key)
 
     try:
@@ -135,8 +135,8 @@ def open_tiered(
 def _longest_logs(parts: Sequence[LogDir]) -> LogDir:
     """Return the log dir that has the longest log of each partition in ``parts``, of which there is at least one."""
     longest: dict[TopicPartition, PartitionDir] = {}
-    for one in sorted((partition for part in parts for partition in part.partitions), key=_extent):
-        longest.setdefault(one.topic_partition, one)
+    for log in sorted((partition for part in parts for partition in part.partitions), key=_extent):
+        longest.setdefault(log.topic_partition, log)
     return replace(
         parts[0],
         cluster_id=next((part.cluster_id for part in parts if part.cluster_id is not None), None),
@@ -198,7 +198,7 @@ def layout_at(url: str, sources: Sources) -> Tiered | Mirror | None:
     store = sources.store(without_slash(url))
     for layouts in (READABLE, READABLE_BY_KEYS_ALONE):
         found = (_match(store.url, info.key, layouts)[0] for info in store.list())
-        layout = next((one for one in found if one is not None), None)
+        layout = next((layout for layout in found if layout is not None), None)
         if layout is not None:
             return layout
     return None
@@ -266,7 +266,7 @@ def with_remote(log_dir: LogDir, joining: Joining) -> LogDir:
             f"{remote} holds segments of the cluster {stored.cluster_id}, {log_dir.path} is of {log_dir.cluster_id}",
             hint="give the store of the cluster that the log dir is of",
         )
-    remote_parts = {one.topic_partition: one for one in stored.partitions}
+    remote_parts = {partition.topic_partition: partition for partition in stored.partitions}
 
     def join(partition: PartitionDir) -> PartitionDir | PartitionProblem:
         try:
@@ -275,10 +275,10 @@ def with_remote(log_dir: LogDir, joining: Joining) -> LogDir:
             return PartitionProblem(path=partition.path, error=error, topic_partition=partition.topic_partition)
 
     joined = list(each(join, log_dir.partitions, remote=True))
-    problems = [one for one in joined if isinstance(one, PartitionProblem)]
+    problems = [found for found in joined if isinstance(found, PartitionProblem)]
     return replace(
         log_dir,
-        partitions=tuple(one for one in joined if not isinstance(one, PartitionProblem)),
+        partitions=tuple(found for found in joined if not isinstance(found, PartitionProblem)),
         problems=(*log_dir.problems, *problems),
         remote=remote,
     )

@@ -130,8 +130,8 @@ def _of_broker(cluster: Cluster, broker_id: int, names: Collection[str]) -> Brok
     known = [config for config in result.configs if config.value is not None]
     return BrokerSettings(
         broker_id=broker_id,
-        values={one.name: one.value for one in known},
-        levels={one.name: _LEVELS.get(one.config_source, Level.DEFAULT) for one in known},
+        values={entry.name: entry.value for entry in known},
+        levels={entry.name: _LEVELS.get(entry.config_source, Level.DEFAULT) for entry in known},
     )
 
 

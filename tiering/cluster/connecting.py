@@ -183,7 +183,7 @@ def connect_in_time(
 
     """
     failures, first_ms = _Failures(), min(_FIRST_MS, patience_ms)
-    alone = [(first_ms, [one]) for one in servers] if len(servers) > 1 else []
+    alone = [(first_ms, [server]) for server in servers] if len(servers) > 1 else []
     with _listening(failures):
         for wait_ms, some in ((first_ms, servers), *alone, (patience_ms, servers)):
             try:

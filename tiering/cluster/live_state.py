@@ -92,10 +92,10 @@ def _group_offsets(cluster: Cluster, partitions: Collection[Mapping[str, Any]]) 
             for group, offsets in admin.list_group_offsets(names).items():
                 committed = {
                     TopicPartition(of.topic, of.partition): CommittedOffset(
-                        one.offset, -1 if one.leader_epoch is None else one.leader_epoch, one.metadata or ""
+                        offset.offset, -1 if offset.leader_epoch is None else offset.leader_epoch, offset.metadata or ""
                     )
-                    for of, one in offsets.items()
-                    if one.offset >= 0
+                    for of, offset in offsets.items()
+                    if offset.offset >= 0
                 }
                 if committed:
                     found.setdefault(offsets_partition(group, len(partitions)), {})[group] = committed
@@ -160,7 +160,7 @@ def _configs(cluster: Cluster, topics: Collection[str]) -> tuple[dict[ConfigReso
     asked += [(resources, None) for resources in _chunks(others)]
     for resources, broker_id in asked:
         what = "cannot describe the configuration"
-        request = Request(resources=[(one.type, one.name, None) for one in resources])
+        request = Request(resources=[(resource.type, resource.name, None) for resource in resources])
         for result in cluster.ask(what, request, broker_id).results:
             resource = ConfigResource(result.resource_type, result.resource_name)
             _check(f"{what} of {resource.name}", result.error_code)

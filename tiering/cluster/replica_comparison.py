@@ -148,15 +148,15 @@ def describe_transactions(cluster: Cluster, producer_ids: Collection[int]) -> Tr
     found = {
         name: TransactionMetadata(
             transactional_id=name,
-            producer_id=one.producer_id,
-            producer_epoch=one.producer_epoch,
-            timeout_ms=one.transaction_timeout_ms,
-            state=_STATES[one.state.value],
-            partitions=frozenset(TopicPartition(*place) for place in one.topic_partitions),
-            start_ms=one.transaction_start_time_ms,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
+            timeout_ms=transaction.transaction_timeout_ms,
+            state=_STATES[transaction.state.value],
+            partitions=frozenset(TopicPartition(*place) for place in transaction.topic_partitions),
+            start_ms=transaction.transaction_start_time_ms,
         )
-        for name, one in cluster.transactions(producer_ids).items()
-        if one.state.value in _STATES
+        for name, transaction in cluster.transactions(producer_ids).items()
+        if transaction.state.value in _STATES
     }
     return TransactionStates(transactions=found)
 
@@ -414,11 +414,11 @@ class Watched:
             return {}
         found: _Losses = {}
         for follower in said.keys() - {leader}:
-            for one, other in ((follower, leader), (leader, follower)):
-                if said[one] == said[other]:
+            for lacking, other in ((follower, leader), (leader, follower)):
+                if said[lacking] == said[other]:
                     break
-                for lost in lost_producers(self.first[other], said[one], said[other]):
-                    found |= {(one, lost.known.producer_id, loss): lost for loss in lost.losses}
+                for lost in lost_producers(self.first[other], said[lacking], said[other]):
+                    found |= {(lacking, lost.known.producer_id, loss): lost for loss in lost.losses}
         return found
 
     def drop_allowed(self, tolerance: Tolerance) -> None:

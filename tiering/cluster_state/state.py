@@ -157,7 +157,7 @@ def _newest_metadata(known: Sequence[ClusterMetadata]) -> ClusterMetadata | None
     if not by_age:
         return None
     newest = by_age[-1]
-    read = {_user(credential): credential for one in by_age for credential in one.scram_credentials}
+    read = {_user(credential): credential for state in by_age for credential in state.scram_credentials}
     found = tuple(read[user] for user in newest.scram_left_out if user in read)
     return replace(
         newest,

@@ -99,7 +99,7 @@ def audit(log_dir: LogDir, load: Callable[[], MetadataImage], sources: Sources =
 
     """
     problems = [problem.error for problem in log_dir.problems]
-    read = [one for partition in log_dir.partitions for one in _read_partition(partition, sources, problems)]
+    read = [block for partition in log_dir.partitions for block in _read_partition(partition, sources, problems)]
     image = load().relying_on(ProducerIdsRecord)
     claims = Claims(image.producer_id_blocks)
     carriers: dict[int, list[Carrier]] = {}

@@ -163,7 +163,7 @@ class PartitionInstallation:
 def replace_flags(needs: Iterable[Replace | None]) -> str:
     """Return the flags of `resnap install` that correspond to all of ``needs``."""
     named = set(needs)
-    return " ".join(f"--replace {one}" for one in Replace if one in named)
+    return " ".join(f"--replace {kind}" for kind in Replace if kind in named)
 
 
 def decisions_beside(

@@ -206,7 +206,7 @@ def _staleness(fingerprint: Fingerprint, changes: Sequence[Decision], inventory:
     lowest = min((known.depends_from for known in prints if known is not None), default=segments[0].base_offset)
     start = min(lowest, *(decision.offset for decision in changes if decision.kind is FileKind.TXNINDEX), lowest)
     # A file at the base of a segment is of that segment, too, where it is an index, or nothing is below.
-    end = max(*(one.offset + (one.kind is FileKind.TXNINDEX) for one in changes), segments[0].base_offset + 1)
+    end = max(*(change.offset + (change.kind is FileKind.TXNINDEX) for change in changes), segments[0].base_offset + 1)
     needed = [s for s in segments if start <= s.base_offset < end and not s.is_active]
     present = [segment for segment in map(print_segment, needed) if segment is not None]
     return Staleness(fingerprint, present, max(segments[0].base_offset, start))

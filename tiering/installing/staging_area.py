@@ -244,7 +244,7 @@ def _lines(items: Sequence[Any]) -> str:
 def _row(kind: type[_T], item: object) -> _T:
     """Return the value whose fields, in their order, a line of the fingerprint has."""
     named = zip(fields(kind), typed(list, item), strict=True)  # type: ignore[arg-type]
-    return kind(**{one.name: typed(_TYPES[str(one.type)], value) for one, value in named})
+    return kind(**{declared.name: typed(_TYPES[str(declared.type)], value) for declared, value in named})
 
 
 class StagingArea:

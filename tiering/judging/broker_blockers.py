@@ -319,7 +319,7 @@ def lost_records(inventory: PartitionInventory, remote_end_offset: int = 0) -> I
         return
     read_from = max(partition.log_start_offset, remote_end_offset)
     first, last = partition.segments[0].base_offset, partition.segments[-1].base_offset
-    gone = [one for one in partition.without_log if partition.is_local(one)]
+    gone = [base_offset for base_offset in partition.without_log if partition.is_local(base_offset)]
     if gone and gone[0] < first and known_from is not None and known_from <= gone[0]:
         yield _has_gone(inventory, gone[0], first)
     for segment in partition.segments:
@@ -329,7 +329,7 @@ def lost_records(inventory: PartitionInventory, remote_end_offset: int = 0) -> I
         if segment.size_bytes == 0 and segment.index_bytes:
             lost = "the records of its offsets are lost here, and brokers ship it all the same"
             yield refuse(segment, Reason.DAMAGED, f"{segment.path} is empty: {lost}")
-        between = next((one for one in gone if segment.base_offset < one < end), None)
+        between = next((base_offset for base_offset in gone if segment.base_offset < base_offset < end), None)
         if between is not None:
             yield replace(_has_gone(inventory, between, end), base_offset=segment.base_offset)
     if gone and gone[-1] > last:

@@ -73,7 +73,7 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
     everywhere = _everywhere(inventory, high_watermark)
     segments, refusals = [], []
     partition = inventory.partition
-    for segment in (one for one in partition.segments if partition.is_local(one.base_offset)):
+    for segment in (segment for segment in partition.segments if partition.is_local(segment.base_offset)):
         found = (
             _by_place(segment, partition)
             or everywhere

@@ -347,7 +347,7 @@ def with_beginning(inventory: PartitionInventory) -> PartitionInventory:
     if not partition.segments or partition.segments[0].base_offset <= partition.log_start_offset:
         return inventory
     first = partition.segments[0]
-    snapshot = next((one for one in partition.snapshots if one.offset == first.base_offset), None)
+    snapshot = next((at_start for at_start in partition.snapshots if at_start.offset == first.base_offset), None)
     at_start = _status(first, first.base_offset, snapshot, _content(PLAIN, snapshot))
     return replace(inventory, boundaries=(at_start, *inventory.boundaries))
 

@@ -235,7 +235,7 @@ class ActiveProducers:
         return Population(
             layers=sum(map(len, layers)),
             items=sum(layer.items for layer in layers),
-            size_bytes=sum(one.size_bytes for one in layers),
+            size_bytes=sum(layer.size_bytes for layer in layers),
         )
 
 

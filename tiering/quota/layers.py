@@ -190,7 +190,7 @@ class Layers:
     def find_many(self, producer_ids: Ids, now_ms: int) -> Answers:
         """Return what ``find`` returns for each."""
         self.expire(now_ms)
-        return np.array([self._store.find(one) for one in producer_ids.tolist()], dtype=np.int8)
+        return np.array([self._store.find(producer_id) for producer_id in producer_ids.tolist()], dtype=np.int8)
 
     def refresh(self, producer_id: int, layer: int, now_ms: int) -> None:
         """Store an id found in ``layer`` again before it expires, if the life cycle requires it."""
@@ -211,8 +211,8 @@ class Layers:
 
     def add_many(self, producer_ids: Ids, now_ms: int) -> None:
         """Store ids, one after the other."""
-        for one in producer_ids.tolist():
-            self.add(one, now_ms)
+        for producer_id in producer_ids.tolist():
+            self.add(producer_id, now_ms)
 
     def _span_is_over(self, now_ms: int) -> bool:
         return now_ms - self._spans[-1] >= self._cycle.span_ms

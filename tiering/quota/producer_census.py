@@ -72,7 +72,7 @@ class Owners:
         """Yield the transactional id of each producer for which it is known."""
         if len(self._known):
             at = np.searchsorted(self._known, ids).clip(max=len(self._known) - 1)
-            yield from (self.transactional_ids[int(one)] for one in ids[self._known[at] == ids])
+            yield from (self.transactional_ids[int(producer_id)] for producer_id in ids[self._known[at] == ids])
 
 
 @dataclass(slots=True)

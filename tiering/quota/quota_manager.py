@@ -342,9 +342,9 @@ def series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
         full = manager.config.burst(rates.users[name])
         yield from _of_user(_label(name), mine, charges.pop(name, Charges()), full, now_ms)
     rest = Charges()
-    for one in charges.values():
-        rest.ids, rest.throttled = rest.ids + one.ids, rest.throttled + one.throttled
-        rest.throttled_ms += one.throttled_ms
+    for charge in charges.values():
+        rest.ids, rest.throttled = rest.ids + charge.ids, rest.throttled + charge.throttled
+        rest.throttled_ms += charge.throttled_ms
     of_all = None if rates.default is None else manager.config.burst(rates.default)
     yield from _of_user(OTHER, list(entries.values()), rest, of_all, now_ms)
     population = manager.active.population()

@@ -77,7 +77,7 @@ class BloomStore:
     @property
     def size_bytes(self) -> int:
         """Memory of all bits."""
-        return sum(one.size_in_bits for one in self._filters) // 8
+        return sum(layer.size_in_bits for layer in self._filters) // 8
 
     def open(self, items: int, false_positive_rate: float) -> None:
         """Add an empty layer."""

@@ -140,11 +140,11 @@ def decode_quotas(data: bytes) -> ClientQuotas:
     if document["version"] != VERSION:
         raise ValueError(f"version {document['version']!r}, known is {VERSION}")
     entities: dict[Entity, dict[str, float]] = {}
-    for one in document["quotas"]:
-        entity = _entity(one["entity"])
+    for quota in document["quotas"]:
+        entity = _entity(quota["entity"])
         if entity in entities:
             raise ValueError(f"{shown_entity(entity)} is listed twice")
-        entities[entity] = {key: _number(key, value) for key, value in one["values"].items()}
+        entities[entity] = {key: _number(key, value) for key, value in quota["values"].items()}
         for key, value in entities[entity].items():
             check_value(entity, key, value)
     return ClientQuotas(entities)

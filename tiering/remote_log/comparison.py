@@ -326,11 +326,11 @@ def compare(
     poison = (
         Finding(
             kind=FindingKind.POISON,
-            place=f"__remote_log_metadata-{one.metadata_partition}",
+            place=f"__remote_log_metadata-{record.metadata_partition}",
             count=1,
-            detail=f"the record at offset {one.offset} stops every broker from reading on: {one.error}",
+            detail=f"the record at offset {record.offset} stops every broker from reading on: {record.error}",
         )
-        for one in metadata.poison
+        for record in metadata.poison
     )
     others = sum(map(len, by_partition.values()))
     return RemoteComparison(partitions=tuple(partitions), poison=tuple(poison), other_objects=others)

@@ -315,7 +315,7 @@ class _CacheBuilder:
             partition=self._partition,
             metadata_partition=self._metadata_partition,
             segments=tuple(sorted(self._segments.values(), key=attrgetter("start_offset", "begun_at"))),
-            readable_ids=frozenset(one for epoch in self._epochs.values() for one in epoch.ids.values()),
+            readable_ids=frozenset(segment_id for epoch in self._epochs.values() for segment_id in epoch.ids.values()),
             last_begun_at=self._last_begun_at,
             dropped=self._dropped,
             delete_state=self._delete_state,

@@ -131,7 +131,7 @@ class Replacer:
             StoreError: the store refused or failed; the replaced objects are restored, now or by the next run.
 
         """
-        writes = [one for one in rewritten.writes if versions.of(one[0]).body != one[1]]
+        writes = [pair for pair in rewritten.writes if versions.of(pair[0]).body != pair[1]]
         if not writes:
             return None
         key = record.manifest_key
@@ -152,8 +152,8 @@ class Replacer:
         claim = None if manifest is None else claim_of(manifest)
         try:
             held = self._take(folder, record, claim, versions)
-            for one, body in writes:
-                self._write(one, body, held if one == key else versions.of(one))
+            for write_key, body in writes:
+                self._write(write_key, body, held if write_key == key else versions.of(write_key))
         except ResnapError:
             with suppress(ResnapError):  # else the next run does it
                 now = self._makes_visible(record)
@@ -232,7 +232,7 @@ class Replacer:
             if RECORD not in self._names(folder):
                 raise _taken_error(key)
             back = self._to_restore(folder, record)
-            number, change = next(one for one in enumerate(record.changes) if one[1].key == key)
+            number, change = next(numbered for numbered in enumerate(record.changes) if numbered[1].key == key)
             is_old = FileDigest.of(manifest) == change.old
             original = manifest if is_old else self._original(folder, number, change) or b""
         except ResnapError:

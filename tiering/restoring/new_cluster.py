@@ -125,11 +125,11 @@ def read_assignment(path: Path) -> Assignment:
     try:
         content = json.loads(read_whole(path))
         chosen: dict[TopicPartition, tuple[Replica, ...]] = {}
-        for one in content["partitions"]:
-            partition = TopicPartition(typed(str, one["topic"]), typed(int, one["partition"]))
+        for entry in content["partitions"]:
+            partition = TopicPartition(typed(str, entry["topic"]), typed(int, entry["partition"]))
             if partition in chosen:
                 raise ValueError(f"{partition} comes twice")  # noqa: TRY301 - said as all else
-            chosen[partition] = _replicas(one)
+            chosen[partition] = _replicas(entry)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         what = getattr(error, "strerror", None) or parser_says(error)
         raise UsageError(f"{path}: no assignment of replicas: {what}", hint=f"expected is {_FORM}") from error

@@ -106,7 +106,7 @@ class SegmentTransactions:
         self._ended.add(producer_id)
 
     def _note_begun(self, producer_id: int, offset: int) -> None:
-        for other in [one for one in self._waiting if one != producer_id]:
+        for other in [producer for producer in self._waiting if producer != producer_id]:
             for marker in self._waiting.pop(other):
                 self._begun_after.setdefault(marker, []).append(offset)
         for marker in reversed(self._waiting.get(producer_id, ())):

@@ -158,7 +158,7 @@ class _Fold:
             self.verdicts += [Verdict.LEAVES_A_GAP] * len(run)
             return
         self.verdicts += [Verdict.PLACED] * len(run)
-        self.steps += [Step(one, one + 1 if one != run[-1] else None) for one in reversed(run)]
+        self.steps += [Step(index, index + 1 if index != run[-1] else None) for index in reversed(run)]
         self.is_parted, self.bridge = False, []
 
     def _run_to(self, index: int, offset: int) -> list[int]:

@@ -175,9 +175,9 @@ class _Judged(NamedTuple):
         foreign = [
             span for span, verdict in zip(self.spans, self.placement.verdicts, strict=True) if verdict is Verdict.UNFIT
         ]
-        for one in chain_of(sorted(self.beside.segments, key=lambda one: (one.made[0], one.manifest_key))):
-            if not any(span.start < one.next_base_offset and one.base_offset < span.end for span in foreign):
-                yield one
+        for shipped in chain_of(sorted(self.beside.segments, key=lambda one: (one.made[0], one.manifest_key))):
+            if not any(span.start < shipped.next_base_offset and shipped.base_offset < span.end for span in foreign):
+                yield shipped
 
     def _hint(self, index: int, verdict: Verdict) -> str | None:
         """Return the hint if the leader epochs are those of one log; None for the usual hint on two histories."""
@@ -375,13 +375,13 @@ class _Lineage:
 
     def why_foreign(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
         """Return why ``segment`` is not of one log with those of the store ``near`` it; None if it is."""
-        for one in near:
-            is_same = (one.base_offset, one.next_base_offset) == span
-            if is_same and one.log_bytes != segment.size_bytes:
-                return f"the store holds {one.log_bytes} bytes of the same offsets, here are {segment.size_bytes}"
+        for shipped in near:
+            is_same = (shipped.base_offset, shipped.next_base_offset) == span
+            if is_same and shipped.log_bytes != segment.size_bytes:
+                return f"the store holds {shipped.log_bytes} bytes of the same offsets, here are {segment.size_bytes}"
             # Reading all headers is not worthwhile: a stored segment of the same length is not shipped again anyway.
-            if (self._history.is_checkpointed or not is_same) and not self._has(one, span):
-                there = f"[{one.base_offset}, {one.next_base_offset})"
+            if (self._history.is_checkpointed or not is_same) and not self._has(shipped, span):
+                there = f"[{shipped.base_offset}, {shipped.next_base_offset})"
                 return f"{there} of the store was written under other leader epochs"
         return None
 

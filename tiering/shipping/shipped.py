@@ -195,8 +195,8 @@ class ShippedTopic:
             below -= 1
             read = [self._look(found[below]), *read]
         return Neighbours(
-            segments=[one for one in read if isinstance(one, ShippedSegment)],
-            unreadable=[one for one in read if isinstance(one, Unreadable)],
+            segments=[found for found in read if isinstance(found, ShippedSegment)],
+            unreadable=[found for found in read if isinstance(found, Unreadable)],
             is_all_below=not below,
         )
 
@@ -240,7 +240,7 @@ class ShippedTopic:
         for key, size_bytes in segment.objects:
             found = self._size(key)
             if found != size_bytes:
-                if self._brokers.have_lost(segment.base_offset, [one for one, _ in segment.objects]):
+                if self._brokers.have_lost(segment.base_offset, [key for key, _ in segment.objects]):
                     return
                 raise VerificationError(
                     f"{segment.manifest_key}: names {key} of {size_bytes} bytes, found {found}",

@@ -82,7 +82,7 @@ def as_done(
         except (KeyboardInterrupt, CancelledError):
             stop()
             threads.shutdown(cancel_futures=True)
-            yield from [(item, one.result) for one, item in going.items() if _has_succeeded(one)]
+            yield from [(item, future.result) for future, item in going.items() if _has_succeeded(future)]
             going.clear()
             raise
         finally:

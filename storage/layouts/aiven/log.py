@@ -277,12 +277,12 @@ class AivenListing:
         except (FormatError, ObjectNotFoundError) as error:
             problems = (str(error),)
         missing = tuple(
-            f"{one}: missing" if there is None else f"{one}: expected {size} bytes, found {there.size_bytes}"
-            for one, size, there in found.unfit(self.infos)
+            f"{key}: missing" if there is None else f"{key}: expected {size} bytes, found {there.size_bytes}"
+            for key, size, there in found.unfit(self.infos)
         )
         return StoredManifest(
             facts=facts,
-            size_bytes=sum(self.infos[one].size_bytes for one in found.objects if one in self.infos),
+            size_bytes=sum(self.infos[key].size_bytes for key in found.objects if key in self.infos),
             files=None if missing else self._files(found, facts),
             missing=missing,
             problems=problems,

@@ -127,7 +127,7 @@ def topic_prefix(cluster_id: str | None, topic: str) -> str:
 def folders(cluster_id: str | None, topic: str, topic_id: str | None, partition: int) -> list[str]:
     """Return the prefixes of all keys of a partition: its own, and that from before its topic's id was known."""
     ids = dict.fromkeys((key_part(topic_id), UNKNOWN))
-    return [f"{topic_prefix(cluster_id, topic)}{one}/{partition}/" for one in ids]
+    return [f"{topic_prefix(cluster_id, topic)}{topic_id}/{partition}/" for topic_id in ids]
 
 
 def parse_key(key: str) -> FlatKey | None:

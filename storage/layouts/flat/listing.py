@@ -245,8 +245,8 @@ def unnamed_objects(store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed
     """
     places = [place for info in listed if (place := manifest_place(info))]
     read = list(each(partial(_names, store), places, remote=True))
-    named = frozenset().union(*(one.keys for one in read))
-    closed = {one.place.folder for one in read if one.error is not None}
+    named = frozenset().union(*(found.keys for found in read))
+    closed = {found.place.folder for found in read if found.error is not None}
     return Unnamed(
         objects=tuple(
             info
@@ -256,7 +256,7 @@ def unnamed_objects(store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed
             and place.extension != MANIFEST_EXTENSION
             and place.folder not in closed
         ),
-        unreadable=tuple(one.error for one in read if one.error is not None),
+        unreadable=tuple(found.error for found in read if found.error is not None),
     )
 
 

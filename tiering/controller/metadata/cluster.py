@@ -136,5 +136,5 @@ def topic_id(partition: PartitionDir, log_dir: LogDir, image: MetadataImage) -> 
     if topic is None:
         return None
     number = partition.topic_partition.partition
-    replicas = next((one.replicas for one in topic.partitions if one.partition == number), ())
+    replicas = next((partition.replicas for partition in topic.partitions if partition.partition == number), ())
     return topic.topic_id if log_dir.broker_id in replicas else None

@@ -117,7 +117,7 @@ def list_metadata_log(directory: Path) -> MetadataLogFiles:
         segments = read_partition_dir(found, METADATA_PARTITION, Checkpoints()).segments
         names = os.listdir(found)  # noqa: PTH208
         named = filter(None, map(_CHECKPOINT.fullmatch, names))
-        checkpoints = tuple(sorted(Checkpoint(int(one[1]), int(one[2]), found / one[0]) for one in named))
+        checkpoints = tuple(sorted(Checkpoint(int(match[1]), int(match[2]), found / match[0]) for match in named))
     if not segments and not checkpoints:
         raise UsageError(f"{directory} holds no metadata log", hint=_WHERE)
     _check_logs(found, names, segments[-1].base_offset if segments else -1)

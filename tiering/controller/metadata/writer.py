@@ -307,7 +307,7 @@ def read_bootstrap(log_dir: Path) -> Bootstrap:
             f"{log_dir}: its node was started already, so its cluster has a metadata log of its own",
             hint="a new cluster gets its topics before its first start: format an empty directory",
         )
-    path = next((one for one in (log_dir / BOOTSTRAP, log / FIRST_CHECKPOINT) if is_there(one)), None)
+    path = next((candidate for candidate in (log_dir / BOOTSTRAP, log / FIRST_CHECKPOINT) if is_there(candidate)), None)
     if path is None:
         raise UsageError(f"{log_dir} holds no bootstrap metadata of a new cluster", hint=_FORMAT)
     return _bootstrap(path, list(read_checkpoint(path)))

@@ -128,7 +128,7 @@ class OpenTransaction:
         commits = [transaction for transaction in ends if transaction.state is TransactionState.PREPARE_COMMIT]
         if any(commit.client_v2 and commit.producer_epoch == epoch + 1 for commit in commits):
             return Ending.COMMITTED
-        same = [one.update_ms for one in commits if one.producer_epoch == epoch and not one.client_v2]
+        same = [commit.update_ms for commit in commits if commit.producer_epoch == epoch and not commit.client_v2]
         if not same:
             return None
         if self.markers is None:

@@ -219,7 +219,7 @@ def known_states(log_dir: Place, steps_of: Collection[int] = ()) -> TransactionS
 
 def transactional_ids(log_dir: Place) -> dict[int, str]:
     """Return the transactional id of each producer id, if ``__transaction_state`` beside the partition has it."""
-    return {number: one.transactional_id for number, one in known_states(log_dir).by_producer_id().items()}
+    return {number: state.transactional_id for number, state in known_states(log_dir).by_producer_id().items()}
 
 
 def _fold(
