@@ -22,8 +22,7 @@ from resnap.scheduler.runs.partition_details import PartitionDetails
 from resnap.scheduler.runs.plans import Plans
 from resnap.scheduler.runs.reporting import reported
 from resnap.scheduler.runs.run import BY_API, FINAL, Ids, RunEnd, RunRequest, RunState
-from resnap.scheduler.runs.scan_history import prune_days
-from resnap.scheduler.runs.scans import Scans
+from resnap.scheduler.runs.scans import Scans, prune_days
 from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.service.schedules import Schedules
 from resnap.scheduler.settings.loading import state_directory_of

@@ -19,8 +19,7 @@ from resnap.scheduler.output.answer import MOST_NAMED, answer_of, fault_rows_if,
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
-from resnap.scheduler.runs.scan_history import ScannedDay, scanned_days
-from resnap.scheduler.runs.scans import PartitionFilter, ScannedTopic, TopicOrder
+from resnap.scheduler.runs.scans import PartitionFilter, ScannedDay, ScannedTopic, TopicOrder, scanned_days
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, installs
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned

@@ -1,6 +1,7 @@
-"""A store of which small objects are kept once they have come whole, so that a run reads them once.
+"""Views of a store for runs that only read: one keeps small objects, the other lists some folders only.
 
-What a later listing shows to have been replaced is read again. It is for runs that only read.
+A run reads each small object once: it is kept once it has come whole. What a later listing shows to have been replaced
+is read again. What is too much for one pass is read in several, of some folders each.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import StoreUnavailableError
-from resnap.storage.stores.folders import FolderStore
 from resnap.storage.stores.protocol import OpeningStore, check_etag, check_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
+
 
 MOST_BYTES: Final = 1 << 20
 """A larger object is not kept."""
@@ -125,3 +126,25 @@ class KeepingStore:
             info, body = self.first(key, MOST_BYTES)
             return body if len(body) == info.size_bytes else None
         return None
+
+
+class FolderStore:
+    """Reads ``inner``, and lists of it what is below ``folders``: URLs with a slash at the end, ascending."""
+
+    def __init__(self, inner: ObjectStore, folders: Sequence[str]) -> None:
+        self._inner, self._folders = inner, folders
+        self.url = inner.url
+        self.put, self.put_stream, self.replace, self.delete = inner.put, inner.put_stream, inner.replace, inner.delete
+        self.unfinished, self.discard = inner.unfinished, inner.discard
+        self.get, self.get_range, self.open, self.head = inner.get, inner.get_range, inner.open, inner.head
+        if isinstance(inner, OpeningStore):
+            self.first = inner.first
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects below ``prefix`` that are in one of the folders; see ``ObjectStore.list``."""
+        wanted = f"{self.url}/{prefix}"
+        for folder in self._folders:
+            if folder.startswith(wanted):
+                yield from self._inner.list(folder.removeprefix(f"{self.url}/"))
+            elif wanted.startswith(folder):
+                yield from self._inner.list(prefix)

@@ -11,8 +11,7 @@ import pytest
 
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.verbs.doctor import examine
-from resnap.scheduler.verbs.store_probe import DoctorFinding, Health, probe_store
+from resnap.scheduler.verbs.doctor import DoctorFinding, Health, examine, probe_store
 from resnap.storage.errors import StoreError
 from resnap.storage.log.log_dir_lock import lock_holder
 from resnap.storage.stores.local import LocalObjectStore

@@ -23,7 +23,7 @@ from resnap.storage.layouts.manifest import (
     write_manifest,
 )
 from resnap.storage.log.producer_snapshot import LeftOut, read_snapshot, snapshot_bytes
-from resnap.storage.sources import groups
+from resnap.tiering import store_check
 from resnap.tiering import verify as steps
 from tests.scheduler.files import EMPTY_SNAPSHOT, flip
 from tests.scheduler.installed import copied
@@ -319,7 +319,7 @@ def test_a_store_that_is_verified_by_groups_is_as_one_that_is_verified_at_once(
         held.append(sum(type(one) is ManifestFacts for one in gc.get_objects()))
         return chains(checks)
 
-    monkeypatch.setattr(groups, "GROUP_OBJECTS", 1)
+    monkeypatch.setattr(store_check, "GROUP_OBJECTS", 1)
     monkeypatch.setattr(steps, "chains_together", counted)
     by_groups = verify("--fresh")
     segments = Counter(path.parent for path in manifest_paths(store)).values()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.verbs.store_probe import Health, probe_store
+from resnap.scheduler.verbs.doctor import Health, probe_store
 from resnap.storage.errors import StoreAccessError, StoreError, VerificationError
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE

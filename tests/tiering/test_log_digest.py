@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.readers import BytesReader
-from resnap.tiering.shipping.log_digest import DigestingReader
+from resnap.tiering.shipping.segment_pass import DigestingReader
 
 LOG = bytes(range(256)) * 17
 reads = st.lists(st.tuples(st.integers(0, len(LOG) + 9), st.integers(0, len(LOG))), max_size=12)

@@ -9,8 +9,7 @@ import pytest
 from resnap.storage.log.indexes import AbortedTxn
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
-from resnap.tiering.shipping.segment_indexes import IndexUnusableError, load_indexes
-from resnap.tiering.shipping.transaction_history import TransactionHistory
+from resnap.tiering.shipping.segment_indexes import IndexUnusableError, TransactionHistory, load_indexes
 from tests.fixture_sets import ARCHIVED
 
 if TYPE_CHECKING:

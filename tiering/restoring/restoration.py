@@ -35,7 +35,7 @@ from resnap.storage.readers import readable
 from resnap.storage.sources.files import PLAIN, STREAM_BYTES
 from resnap.storage.threads import each
 from resnap.storage.whole_file import open_regular
-from resnap.tiering.shipping.transaction_history import TransactionHistory
+from resnap.tiering.shipping.segment_indexes import TransactionHistory
 from resnap.tiering.verifying.content_verification import PartitionSeen, judge, read_content
 
 if TYPE_CHECKING:

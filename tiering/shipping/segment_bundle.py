@@ -39,8 +39,8 @@ from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.judging.inventory import checkpointed_epochs
 from resnap.tiering.judging.refusal import HINTS, Reason
-from resnap.tiering.shipping.leader_epoch_check import contradiction
 from resnap.tiering.shipping.segment_indexes import load_indexes, read_batches
+from resnap.tiering.shipping.segment_pass import contradiction
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo
-    from resnap.tiering.shipping.log_digest import DigestingReader
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
+    from resnap.tiering.shipping.segment_pass import DigestingReader
     from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
 
 

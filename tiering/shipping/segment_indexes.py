@@ -8,18 +8,21 @@ timestamp, and nothing later below it; the last one, the segment's largest.
 Offset and time index can be rebuilt from the log. The transaction index cannot be rebuilt from one segment alone, so a
 segment with a damaged one is not shipped, nor is one with an index that the batches contradict
 (``aborted_transactions``): with a wrong or missing entry, consumers would get aborted records as committed.
-Transactions that began below the segment are judged by the caller: ``SegmentIndexes.aborted`` against ``seen``.
+
+The transactions open at a segment's base offset are those that the segment below has left open: ``TransactionHistory``
+judges segments in ascending order. If the one below was not read, the snapshot at that offset shows some: those it
+shows are trusted, those it does not show prove nothing.
 
 Source: ``OffsetIndex.sanityCheck``, ``TransactionIndex.sanityCheck``, ``LogSegment.recover``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks
-from resnap.storage.errors import FormatError, LogDirError, in_file
+from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
 from resnap.storage.log.indexes import (
     AbortedTxn,
     OffsetIndexEntry,
@@ -34,16 +37,18 @@ from resnap.storage.log.indexes import (
 )
 from resnap.storage.log.record_batch import LOG_OVERHEAD
 from resnap.storage.sources.files import GONE, PLAIN
-from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
+from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions, open_in
 from resnap.tiering.shipping.segment_pass import pass_over
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resnap.storage.log.partition_dir import Segment
+    from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.shipping.log_digest import DigestingReader
-    from resnap.tiering.shipping.segment_pass import SegmentPass
+    from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
+    from resnap.tiering.shipping.segment_pass import DigestingReader, SegmentPass
+
 
 _T = TypeVar("_T")
 INDEX_INTERVAL_BYTES: Final = 4096
@@ -255,3 +260,49 @@ def index_there(segment: Segment, sources: Sources) -> tuple[AbortedTxn, ...] | 
         return tuple(read_transaction_index(_read_transactions(segment.sibling("txnindex"), sources)))
     except FormatError:
         return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionHistory:
+    """Compares transaction indexes with the batches of their segment, and of the segments below."""
+
+    sources: Sources = PLAIN
+    snapshots: dict[int, str] = field(default_factory=dict)
+    """Locators of snapshots, by offset; may grow."""
+    _open_at: dict[int, OpenTransactions] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, partition: PartitionDir, sources: Sources) -> TransactionHistory:
+        """Return the history of ``partition``, with its own snapshots."""
+        return cls(sources=sources, snapshots={snapshot.offset: snapshot.path for snapshot in partition.snapshots})
+
+    def check(
+        self, segment: Segment, transactions: SegmentTransactions, aborted: Sequence[AbortedTxn]
+    ) -> tuple[str, ...]:
+        """Compare the index of the closed ``segment``, ``aborted``, with its batches; return what cannot be decided.
+
+        Raises:
+            IndexUnusableError: they differ.
+            StoreError: the store that the snapshot is in failed.
+
+        """
+        before = self._before(segment.base_offset)
+        if segment.next_base_offset is not None:
+            self._open_at[segment.next_base_offset] = transactions.after(before)
+        return check_aborted(segment, transactions, aborted, before)
+
+    def _before(self, offset: int) -> OpenTransactions:
+        known = self._open_at.get(offset)
+        if known is None:
+            snapshot = self.snapshots.get(offset)
+            shown = {} if snapshot is None else _open_in(snapshot, self.sources)
+            known = OpenTransactions(shown, known_from=offset)
+        return known
+
+
+def _open_in(snapshot: str, sources: Sources) -> dict[int, int]:
+    """Return the first offsets of the open transactions in ``snapshot``; none if it cannot be read."""
+    try:
+        return open_in(sources.read(snapshot))
+    except (FormatError, LogDirError, ObjectNotFoundError):
+        return {}

@@ -1,22 +1,31 @@
 """One pass over the batch headers of a closed segment, to check its indexes, transactions and leader epochs.
 
-Every segment that is shipped, or verified in a layout without digests, is read so once, with all its bytes.
+Every segment that is shipped, or verified in a layout without digests, is read so once, with all its bytes: the digests
+of the log are computed meanwhile. A scan of batch headers reads a file in order, block by block: some bytes twice, if a
+batch crosses the end of a block, and some not at all, if it continues beyond it.
+
+Each batch has the leader epoch in which it was written. An epoch without a batch leaves no entry in a checkpoint: the
+next one replaces it, because it starts at the same offset. So without log compaction both are the same, entry by entry.
+
+Source: ``LeaderEpochFileCache.assign``.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange, control_record, read_blocks
-from resnap.storage.log.checkpoints import LeaderEpoch
+from resnap.storage.crc32c import crc32c
+from resnap.storage.log.checkpoints import LeaderEpoch, epochs_in
 from resnap.storage.log.record import ABORT, UNUSUAL, usual_marker_types
 from resnap.storage.log.record_batch import CONTROL, TRANSACTIONAL
 from resnap.storage.sources.files import PLAIN
+from resnap.storage.stores.ranged_reader import RangedReader
 from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
-from resnap.tiering.shipping.log_digest import DigestingReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -196,3 +205,93 @@ def _aborts(reader: RangeReader, block: Block, controls: Ints) -> set[int]:
         if marker is not None and marker.type == ABORT:
             found.add(i)
     return found
+
+
+_DIGEST_BLOCK: Final = 1 << 20
+
+
+class DigestingReader:
+    """A ``RangeReader`` over ``reader`` that adds each byte to the digests once, in order."""
+
+    def __init__(self, reader: RangeReader) -> None:
+        self.locator = reader.locator
+        self.size_bytes = reader.size_bytes
+        self.etag = reader.etag if isinstance(reader, RangedReader) else None
+        """Of an object that is read as it is."""
+        self.crc32c = 0
+        """Of the first ``digested_bytes``, as is the other."""
+        self.digested_bytes = 0
+        self._reader = reader
+        self._sha256 = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """In hexadecimal digits."""
+        return self._sha256.hexdigest()
+
+    def read(self, position: int, length: int) -> bytes:
+        """Return the bytes [position, position + length), fewer only past the end."""
+        self._reach(position)
+        data = self._reader.read(position, length)
+        self._take(memoryview(data)[max(0, self.digested_bytes - position) :])
+        return data
+
+    def finish(self) -> None:
+        """Read the remaining bytes, up to the current end of the file."""
+        while data := self._reader.read(self.digested_bytes, _DIGEST_BLOCK):
+            self._take(memoryview(data))
+
+    def _reach(self, position: int) -> None:
+        """Read the bytes between the last read and ``position``."""
+        while self.digested_bytes < position:
+            data = self._reader.read(self.digested_bytes, min(_DIGEST_BLOCK, position - self.digested_bytes))
+            if not data:
+                return
+            self._take(memoryview(data))
+
+    def _take(self, data: memoryview) -> None:
+        self.crc32c = crc32c(data, self.crc32c)
+        self._sha256.update(data)
+        self.digested_bytes += len(data)
+
+
+def contradiction(said: Sequence[LeaderEpoch], seen: Sequence[LeaderEpoch], start: int, end: int) -> str | None:
+    """Return where ``said`` differs from the epochs of the batches in [``start``, ``end``); None if nowhere.
+
+    Offsets below the first entry of either are not judged: a checkpoint begins at the log start, and batches with
+    epochs after messages older than 0.11.
+    """
+    if not said or not seen:
+        return None
+    start = max(start, said[0].start_offset, seen[0].start_offset)
+    if start >= end:
+        return None
+    theirs, ours = epochs_in(said, start, end), epochs_in(seen, start, end)
+    if theirs == ours:
+        return None
+    at = min(epoch.start_offset for epoch in set(theirs) ^ set(ours))
+    found, stated = epochs_in(seen, at, at + 1)[0].epoch, epochs_in(said, at, at + 1)[0].epoch
+    return f"at offset {at} a batch is of leader epoch {found}, {{}} says {stated}"
+
+
+@dataclass(slots=True)
+class EpochsSeen:
+    """The leader epochs of a partition's batches, as its segments are judged in ascending order."""
+
+    _seen: list[LeaderEpoch] = field(default_factory=list)
+    _start: int = -1
+    _end: int = -1
+
+    def check(self, segment: Segment, fresh: Sequence[LeaderEpoch], said: Sequence[LeaderEpoch]) -> str | None:
+        """Return where the checkpoint ``said`` differs from the batches up to the end of ``segment``.
+
+        ``fresh`` are the leader epochs of its batches, one for each change.
+        """
+        if segment.next_base_offset is None:
+            return None
+        if segment.base_offset != self._end:
+            self._seen, self._start = [], segment.base_offset
+        is_same = bool(self._seen and fresh) and fresh[0].epoch == self._seen[-1].epoch
+        self._seen += fresh[1:] if is_same else fresh
+        self._end = segment.next_base_offset
+        return contradiction(said, self._seen, self._start, self._end)

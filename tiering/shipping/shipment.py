@@ -34,10 +34,9 @@ from resnap.tiering.shipping.segment_bundle import (
     reporting_change,
 )
 from resnap.tiering.shipping.segment_copy import copy_segment, publish
-from resnap.tiering.shipping.segment_indexes import IndexUnusableError
+from resnap.tiering.shipping.segment_indexes import IndexUnusableError, TransactionHistory
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import side_by_side
-from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

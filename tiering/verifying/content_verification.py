@@ -16,8 +16,8 @@ from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError,
 from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.tiering.shipping.aborted_transactions import Findings
-from resnap.tiering.shipping.leader_epoch_check import EpochsSeen
 from resnap.tiering.shipping.segment_indexes import load_indexes
+from resnap.tiering.shipping.segment_pass import EpochsSeen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
+    from resnap.tiering.shipping.segment_indexes import TransactionHistory
     from resnap.tiering.shipping.segment_pass import SegmentPass
-    from resnap.tiering.shipping.transaction_history import TransactionHistory
 
 NOT_READABLE: Final = ": cannot be read: "
 """What follows the name of an object that may not be read, in a message."""

@@ -24,10 +24,8 @@ from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.ranged_reader import FIRST_BYTES
 from resnap.tiering.shipping.aborted_transactions import Findings
-from resnap.tiering.shipping.log_digest import DigestingReader
-from resnap.tiering.shipping.segment_indexes import IndexUnusableError
-from resnap.tiering.shipping.segment_pass import transactions_in
-from resnap.tiering.shipping.transaction_history import TransactionHistory
+from resnap.tiering.shipping.segment_indexes import IndexUnusableError, TransactionHistory
+from resnap.tiering.shipping.segment_pass import DigestingReader, transactions_in
 from resnap.tiering.verifying.content_verification import (
     PartitionSeen,
     SegmentContent,

@@ -13,8 +13,7 @@ import pytest
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.output.answer import way_of
 from resnap.scheduler.runs.partition_details import ScannedBoundary
-from resnap.scheduler.runs.scan_history import DAY_MS
-from resnap.scheduler.runs.scans import Scans
+from resnap.scheduler.runs.scans import DAY_MS, Scans
 from resnap.scheduler.web.partitions import segments_picture
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import UnblockedBy

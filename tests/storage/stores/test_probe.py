@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.verbs.store_probe import Health, probe_store
+from resnap.scheduler.verbs.doctor import Health, probe_store
 from resnap.storage.crc32c import crc32c as crc32c_of
 from resnap.storage.errors import (
     ObjectChangedError,

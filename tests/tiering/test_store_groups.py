@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.sources.groups import grouped
-from resnap.storage.stores.folders import FolderStore
+from resnap.storage.stores.keeping import FolderStore
 from resnap.storage.stores.memory import MemoryObjectStore
+from resnap.tiering.store_check import grouped
 from tests.cases import each
 
 if TYPE_CHECKING:
