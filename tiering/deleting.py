@@ -51,9 +51,8 @@ from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.shipping.lease import leased
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resnap.storage.layouts.manifest import ManifestFacts
     from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
     from resnap.tiering.repairing.originals import Folder
@@ -292,25 +291,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedManifest:
-    """A manifest and its key."""
-
-    key: str
-    stored: StoredManifest
-
-    @property
-    def manifest(self) -> ManifestFacts:
-        """The content of the manifest."""
-        return self.stored.facts
-
-    @property
-    def newest_ms(self) -> int:
-        """Largest timestamp of a record; the shipping time, if no record has one."""
-        largest, (made_ms, _) = self.manifest.max_timestamp_ms, self.manifest.made
-        return made_ms if largest is None or largest < 0 else largest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionRetention:
     """The segments of one partition that retention deletes."""
 
@@ -318,7 +298,7 @@ class PartitionRetention:
     topic_partition: TopicPartition
     topic_id: str | None
     """None where it was not known when its segments were shipped, and they are of no other topic."""
-    beyond: tuple[ShippedManifest, ...]
+    beyond: tuple[StoredManifest, ...]
     """In the order of deletion: first what is beside the chain, then from the oldest on."""
     kept: int
     """Segments that stay."""
@@ -326,39 +306,38 @@ class PartitionRetention:
     @property
     def size_bytes(self) -> int:
         """Size of all objects that are deleted."""
-        return sum(manifest.stored.size_bytes for manifest in self.beyond)
+        return sum(manifest.size_bytes for manifest in self.beyond)
 
     @property
     def new_start_offset(self) -> int | None:
         """The start of the remaining chain; None if nothing is deleted."""
-        return self.beyond[-1].manifest.next_base_offset if self.beyond else None
+        return self.beyond[-1].facts.next_base_offset if self.beyond else None
 
 
-def retention_of(manifests: Mapping[str, StoredManifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
+def retention_of(manifests: Iterable[StoredManifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
     """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; each topic id separately."""
-    found: dict[tuple[str, TopicPartition, str], list[ShippedManifest]] = {}
-    for key, stored in manifests.items():
-        manifest = stored.facts
-        name = TopicPartition(manifest.topic, manifest.partition)
-        place = manifest.cluster_id or "", name, manifest.topic_id or ""
-        found.setdefault(place, []).append(ShippedManifest(key=key, stored=stored))
+    found: dict[tuple[str, TopicPartition, str], list[StoredManifest]] = {}
+    for manifest in manifests:
+        name = TopicPartition(manifest.facts.topic, manifest.facts.partition)
+        place = manifest.facts.cluster_id or "", name, manifest.facts.topic_id or ""
+        found.setdefault(place, []).append(manifest)
     return [_retention(found[place], limits, now_ms) for place in sorted(found)]
 
 
-def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) -> PartitionRetention:
+def _retention(shipped: Iterable[StoredManifest], limits: Limits, now_ms: int) -> PartitionRetention:
     """Apply the limits to the chain that readers use; segments beside it are deleted with those they depend on.
 
     Those are deleted first, downwards: so wherever the run ends, every remaining segment can be reached from the first
     one.
     """
-    ordered = sorted(shipped, key=lambda one: (one.manifest.base_offset, one.manifest.next_base_offset, one.key))
-    made = sorted((manifest.manifest for manifest in ordered), key=attrgetter("made"))
+    ordered = sorted(shipped, key=lambda one: (one.facts.base_offset, one.facts.next_base_offset, one.key))
+    made = sorted((manifest.facts for manifest in ordered), key=attrgetter("made"))
     links = {id(manifest) for manifest in chain_of(made)}
-    chain = [manifest for manifest in ordered if id(manifest.manifest) in links]
+    chain = [manifest for manifest in ordered if id(manifest.facts) in links]
     gone = chain[: max(_beyond_age(chain, limits.age_ms, now_ms), _beyond_size(chain, limits.log_bytes))]
-    kept = {id(manifest.manifest) for manifest in chain[len(gone) :]}
+    kept = {id(manifest.facts) for manifest in chain[len(gone) :]}
     strays = _not_led_to(ordered, kept, links) if gone else []
-    first = ordered[0].manifest
+    first = ordered[0].facts
     return PartitionRetention(
         cluster_id=first.cluster_id,
         topic_partition=TopicPartition(first.topic, first.partition),
@@ -368,36 +347,36 @@ def _retention(shipped: Iterable[ShippedManifest], limits: Limits, now_ms: int) 
     )
 
 
-def _not_led_to(ordered: Sequence[ShippedManifest], kept: set[int], links: set[int]) -> list[ShippedManifest]:
+def _not_led_to(ordered: Sequence[StoredManifest], kept: set[int], links: set[int]) -> list[StoredManifest]:
     """Return the segments outside the chain that neither begin nor end where a kept one does; downwards.
 
     Offsets that the chain does not have are always kept.
     """
-    chain_end = max(manifest.manifest.next_base_offset for manifest in ordered if id(manifest.manifest) in links)
+    chain_end = max(manifest.facts.next_base_offset for manifest in ordered if id(manifest.facts) in links)
     led_to: set[int] = set()
     strays = []
     for manifest in ordered:
-        base, end = manifest.manifest.base_offset, manifest.manifest.next_base_offset
-        if id(manifest.manifest) in kept or (id(manifest.manifest) not in links and base in led_to):
+        base, end = manifest.facts.base_offset, manifest.facts.next_base_offset
+        if id(manifest.facts) in kept or (id(manifest.facts) not in links and base in led_to):
             led_to |= {base, end}
-        elif id(manifest.manifest) not in links and end <= chain_end:
+        elif id(manifest.facts) not in links and end <= chain_end:
             strays.append(manifest)
     return strays[::-1]
 
 
-def _beyond_age(ordered: Sequence[ShippedManifest], age_ms: int | None, now_ms: int) -> int:
+def _beyond_age(ordered: Sequence[StoredManifest], age_ms: int | None, now_ms: int) -> int:
     if age_ms is None:
         return 0
-    within = (index for index, manifest in enumerate(ordered) if now_ms - manifest.newest_ms <= age_ms)
+    within = (index for index, manifest in enumerate(ordered) if now_ms - manifest.facts.newest_ms <= age_ms)
     return next(within, len(ordered))
 
 
-def _beyond_size(ordered: Sequence[ShippedManifest], log_bytes: int | None) -> int:
+def _beyond_size(ordered: Sequence[StoredManifest], log_bytes: int | None) -> int:
     if log_bytes is None:
         return 0
-    spare, count = sum(manifest.manifest.log_bytes for manifest in ordered) - log_bytes, 0
-    while count < len(ordered) and spare >= ordered[count].manifest.log_bytes:
-        spare -= ordered[count].manifest.log_bytes
+    spare, count = sum(manifest.facts.log_bytes for manifest in ordered) - log_bytes, 0
+    while count < len(ordered) and spare >= ordered[count].facts.log_bytes:
+        spare -= ordered[count].facts.log_bytes
         count += 1
     return count
 
@@ -405,7 +384,7 @@ def _beyond_size(ordered: Sequence[ShippedManifest], log_bytes: int | None) -> i
 def delete_beyond(
     store: ObjectStore,
     retention: PartitionRetention,
-    done: Callable[[ShippedManifest], None],
+    done: Callable[[StoredManifest], None],
     hold_lease: Callable[[], None] = lambda: None,
 ) -> None:
     """Delete what is beyond retention, segment by segment; ``done`` is called for each deleted one.
@@ -421,7 +400,7 @@ def delete_beyond(
         hold_lease()
         store.put(manifest.key, TOMBSTONE)
         stem, _, _ = manifest.key.rpartition(".")
-        for entry in manifest.stored.objects:
+        for entry in manifest.objects:
             if entry.key == f"{stem}.{entry.kind}":  # whatever a manifest may name: what is another's stays
                 hold_lease()
                 store.delete(entry.key)

@@ -33,7 +33,7 @@ from resnap.storage.sources.log_dirs import TieredPart, tiered_part
 from resnap.storage.sources.registry import SHIPPED, brokers_layout
 from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.words import human_bytes, human_count, some
-from resnap.tiering.deleting import Limits, PartitionRetention, ShippedManifest, delete_beyond, retention_of
+from resnap.tiering.deleting import Limits, PartitionRetention, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key, retained_topics
@@ -103,7 +103,7 @@ def _deleted(
     progress.expect(sum(len(partition.beyond) for partition in found), sum(partition.size_bytes for partition in found))
     has_failed = False
     for partition in found:
-        gone: list[ShippedManifest] = []
+        gone: list[StoredManifest] = []
         if partition.beyond and not has_failed:
             try:
                 _delete(store, partition, now_ms, gone, progress)
@@ -115,13 +115,13 @@ def _deleted(
 
 
 def _delete(
-    store: ObjectStore, one: PartitionRetention, now_ms: int, gone: list[ShippedManifest], progress: Progress
+    store: ObjectStore, one: PartitionRetention, now_ms: int, gone: list[StoredManifest], progress: Progress
 ) -> None:
     """Delete what is beyond retention of one partition under its lease, and add to ``gone`` what is deleted."""
 
-    def done(deleted: ShippedManifest) -> None:
+    def done(deleted: StoredManifest) -> None:
         gone.append(deleted)
-        progress.advance(1, deleted.manifest.log_bytes)
+        progress.advance(1, deleted.facts.log_bytes)
 
     place = lease_place(one.cluster_id, one.topic_partition)
     with leased(store, place, who=f"{this_run()} (retain)", now_ms=now_ms) as lease:
@@ -134,20 +134,20 @@ def _note(store: ObjectStore, one: PartitionRetention) -> None:
     """Note first where the log starts then: nothing of it is shipped again, wherever the deletion is ended."""
     last = one.beyond[-1]
     left = RetentionNote(
-        log_start_offset=last.manifest.next_base_offset,
-        last_base_offset=last.manifest.base_offset,
-        last_log_bytes=last.manifest.log_bytes,
+        log_start_offset=last.facts.next_base_offset,
+        last_base_offset=last.facts.base_offset,
+        last_log_bytes=last.facts.log_bytes,
     )
     key = retained_key(one.cluster_id, one.topic_partition, one.topic_id)
     note_retained(store, key, left)
 
 
-def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) -> dict[str, StoredManifest]:
-    """Return the manifests in scope by key, but for those of partitions where one is broken or was not listed."""
+def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) -> list[StoredManifest]:
+    """Return the manifests in scope, but for those of partitions where one is broken or was not listed."""
     if not part.layout.tells_digests:
         raise _for_brokers(part.store, part.layout.name)
     listing = part.layout.listing(part.store, scope.wants, part.within)
-    manifests: dict[str, StoredManifest] = {}
+    manifests: list[StoredManifest] = []
     broken: set[str] = set()
     for key in listing.manifests:
         try:
@@ -159,7 +159,7 @@ def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) 
             broken.add(listing.folder(key))
         else:
             if scope.wants(found.facts.topic):
-                manifests[key] = found
+                manifests.append(found)
     for key in _hidden(part.store, listing):
         faults.append(VerificationError(f"{key}: exists, but was not listed", hint=_HIDDEN))
         broken.add(listing.folder(key))
@@ -167,11 +167,11 @@ def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) 
         if scope.topics:
             raise nothing_in(scope)
         raise UsageError(f"{part.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
-    of_brokers = (brokers_layout(entry.key) for manifest in manifests.values() for entry in manifest.objects)
+    of_brokers = (brokers_layout(entry.key) for manifest in manifests for entry in manifest.objects)
     read = next(filter(None, of_brokers), None)
     if read is not None:
         raise _for_brokers(part.store, read.name)
-    return {key: manifest for key, manifest in manifests.items() if listing.folder(key) not in broken}
+    return [manifest for manifest in manifests if listing.folder(manifest.key) not in broken]
 
 
 def _hidden(store: ObjectStore, listing: Listing) -> Iterator[str]:

@@ -393,7 +393,7 @@ class LocalTieredListing:
         """Return the facts of a segment, from its objects."""
         found = read_segment(self.store, self.segments[key])
         files = SegmentFiles(found.segment, found.snapshot.path, found.segment.sibling(_CHECKPOINT))
-        return StoredManifest(facts=found.facts, size_bytes=self.sizes[key], files=files)
+        return StoredManifest(key=key, facts=found.facts, size_bytes=self.sizes[key], files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -433,7 +433,7 @@ class LocalTiered:
             incomplete=incomplete,
         )
 
-    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
+    def misplacement(self, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
         """Return None: brokers wrote the object, so it is where they read it."""
         return None
 

@@ -172,6 +172,12 @@ class ManifestFacts:
     made: tuple[int, str]
     """Time in milliseconds, and segment id; of several with the same offsets the last one is read."""
 
+    @property
+    def newest_ms(self) -> int:
+        """Largest timestamp of a record; the time at which it was made, if no record has one."""
+        largest, (made_ms, _) = self.max_timestamp_ms, self.made
+        return made_ms if largest is None or largest < 0 else largest
+
     def values(self) -> dict[str, Any]:
         """Return the facts by name."""
         return {field.name: getattr(self, field.name) for field in fields(ManifestFacts)}

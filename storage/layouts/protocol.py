@@ -136,8 +136,8 @@ class Tiered(Protocol):
         """Return the key at which brokers read the log of a segment, with their ``key_prefix`` if there is one."""
         ...
 
-    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
-        """Return why brokers would not find the segment of the manifest at ``key``; None if they would."""
+    def misplacement(self, found: StoredManifest, *, key_prefix: str) -> str | None:
+        """Return why brokers would not find the segment of a manifest; None if they would."""
         ...
 
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> Listing:

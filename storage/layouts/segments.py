@@ -156,6 +156,7 @@ class SegmentFiles(NamedTuple):
 class StoredManifest:
     """A manifest that could be read, with the digests or sizes to verify its segment."""
 
+    key: str
     facts: ManifestFacts
     size_bytes: int
     """Of the objects that are read to verify it."""

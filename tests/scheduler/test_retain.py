@@ -60,7 +60,7 @@ def test_nothing_is_deleted_without_being_asked_for(command: Resnap, store: Path
 
 
 def test_many_partitions_are_summed_up_by_topic_without_their_offsets() -> None:
-    manifests = {str(number): stored(a_manifest(partition=number)) for number in range(51)}
+    manifests = [stored(a_manifest(partition=number), str(number)) for number in range(51)]
     view = RetainView("file:///store", dry_run=True)
     for one in retention_of(manifests, Limits(age_ms=1, log_bytes=None), now_ms=2_000_000_000_000):
         assert [*view.table_rows(Reported(what=one))] == []
@@ -168,11 +168,11 @@ class _DyingStore(LocalObjectStore):
 def test_a_death_before_any_deletion_leaves_no_manifest_that_lies_and_no_gap(
     command: Resnap, shipped: Path, tmp_path: Path
 ) -> None:
-    manifests = {
-        str(path.relative_to(shipped)): stored(read_manifest(path.read_bytes())) for path in oldest_first(shipped, 0)
-    }
+    manifests = [
+        stored(read_manifest(path.read_bytes()), str(path.relative_to(shipped))) for path in oldest_first(shipped, 0)
+    ]
     [retention] = retention_of(manifests, Limits(log_bytes=20_000), NOW_MS)
-    deletions = sum(1 + len(one.stored.objects) for one in retention.beyond)
+    deletions = sum(1 + len(one.objects) for one in retention.beyond)
     assert deletions > 14
     for death in range(deletions):
         root = shutil.copytree(shipped, tmp_path / f"store-{death}")
@@ -197,17 +197,17 @@ SEGMENTS: Final = st.lists(st.tuples(st.integers(-1, NOW_MS), st.integers(1, 100
 def test_the_rules_are_those_of_kafka(
     segments: list[tuple[int, int]], age_ms: int | None, log_bytes: int | None
 ) -> None:
-    manifests = {}
+    manifests = []
     for number, (newest_ms, size_bytes) in enumerate(segments):
         plain = a_manifest(base_offset=number, next_base_offset=number + 1, last_offset=number, created_at_ms=500,
                            max_timestamp_ms=newest_ms, leader_epochs=())  # fmt: skip
         log, *others = plain.objects
         assert log.kind == "log"
-        manifests[str(number)] = stored(a_manifest(
+        manifests.append(stored(a_manifest(
             base_offset=number, next_base_offset=number + 1, last_offset=number, created_at_ms=500, leader_epochs=(),
             max_timestamp_ms=newest_ms, objects=(type(log)(kind=log.kind, key=log.key, size_bytes=size_bytes,
             sha256=log.sha256, crc32c=log.crc32c), *others),
-        ))  # fmt: skip
+        ), str(number)))  # fmt: skip
     [found] = retention_of(manifests, Limits(age_ms=age_ms, log_bytes=log_bytes), NOW_MS)
     left = list(segments)
     while left and age_ms is not None and NOW_MS - (left[0][0] if left[0][0] >= 0 else 500) > age_ms:

@@ -180,7 +180,7 @@ def _retained(whole: ObjectStore, log_bytes: int) -> int:
     store = a_store()
     for info in whole.list():
         store.put(info.key, whole.get(info.key))
-    found = dict(zip(manifest_keys(store), map(stored, manifests(store)), strict=True))
+    found = list(map(stored, manifests(store), manifest_keys(store)))
     (retention,) = retention_of(found, Limits(log_bytes=log_bytes), 0)
     ends = []
     delete_beyond(store, retention, lambda _: ends.append([end for _, end in chain(store)][-1:]))

@@ -216,7 +216,7 @@ class Scene:
         if self.name != "flat":
             return
         self.has_retained = True
-        found = {key: stored(read_manifest(store.get(key))) for key in manifest_keys(store)}
+        found = [stored(read_manifest(store.get(key)), key) for key in manifest_keys(store)]
         for one in retention_of(found, Limits(age_ms=0), 2 * LATER_MS):
             delete_beyond(store, one, lambda _: None)
 

@@ -257,7 +257,7 @@ class Actor:
         return self.cargo.ship(store, proven=True).manifest_key
 
     def retain(self, store: ObjectStore) -> None:
-        found = {key: stored(read_manifest(store.get(key))) for key in manifest_keys(store)}
+        found = [stored(read_manifest(store.get(key)), key) for key in manifest_keys(store)]
         for one in retention_of(found, Limits(age_ms=0), 2 * LATER_MS):
             self.judged |= {shipped.key for shipped in one.beyond}
             delete_beyond(store, one, lambda _: None)

@@ -77,14 +77,14 @@ class Announceable:
     """Why brokers would not find it; None if they would."""
 
 
-def announceable(key: str, found: StoredManifest, *, misplaced: str | None, cluster_id: str | None) -> Announceable:
-    """Return the segment of the manifest at ``key``, in the cluster ``cluster_id``."""
+def announceable(found: StoredManifest, *, misplaced: str | None, cluster_id: str | None) -> Announceable:
+    """Return the segment of a manifest, in the cluster ``cluster_id``."""
     facts = found.facts
     largest, (made_ms, _) = facts.max_timestamp_ms, facts.made
     return Announceable(
         partition=TopicIdPartition(name=facts.topic, id=facts.topic_id or ZERO_UUID, partition=facts.partition),
         id=facts.remote_id,
-        manifest_key=key,
+        manifest_key=found.key,
         base_offset=facts.base_offset,
         next_base_offset=facts.next_base_offset,
         leader_epochs=facts.leader_epochs,

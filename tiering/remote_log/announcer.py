@@ -142,9 +142,9 @@ class Announcer:
             if found.facts.max_timestamp_ms is None and found.files is not None:  # no manifest says it
                 largest_ms = largest_timestamp_by_batches(found.files.segment, self.sources)
                 found = replace(found, facts=replace(found.facts, max_timestamp_ms=largest_ms))
-            misplaced = self._layout.misplacement(key, found, key_prefix=self.key_prefix)
+            misplaced = self._layout.misplacement(found, key_prefix=self.key_prefix)
             of = found.facts.cluster_id if self._layout.tells_digests else cluster_id
-            yield announceable(key, found, misplaced=misplaced, cluster_id=of)
+            yield announceable(found, misplaced=misplaced, cluster_id=of)
 
     def _facts(self, topics: set[str]) -> ClusterFacts:
         facts = self.cluster.facts(lambda name: name in topics or name == METADATA_TOPIC)

@@ -146,7 +146,7 @@ class StoreReader:
     """Which open what was encrypted, too."""
     read_elsewhere: Callable[[StoredManifest], Contents] | None = None
     """Reads the objects of a segment in another process; None to read them in the calling thread."""
-    first_at: dict[tuple[str, int], tuple[str, StoredManifest]] = field(default_factory=dict)
+    first_at: dict[tuple[str, int], StoredManifest] = field(default_factory=dict)
     """The first manifest of each segment that was met, by the folder it belongs into and base offset."""
     logs: set[str] = field(default_factory=set)
     """Keys of the logs that manifests name."""
@@ -202,11 +202,11 @@ class StoreReader:
         if isinstance(found, str):
             return VerifiedSegment(manifest_key=key, manifest=None, problems=(found,))
         self.logs.update(part.key for part in found.objects if part.kind is ObjectKind.LOG)
-        findings = self._findings(key, found, content, found.missing if was_read else ())
+        findings = self._findings(found, content, found.missing if was_read else ())
         named = [part.key for part in found.objects]
         if findings.problems and self._brokers.have_lost(found.facts.base_offset, named):
             return VerifiedSegment(manifest_key=key, manifest=None, problems=(), is_retained_away=True)
-        twice = tuple(self._contradictions(key, found))
+        twice = tuple(self._contradictions(found))
         was_read = was_read and bool(found.objects or found.files or found.missing)
         return VerifiedSegment(
             manifest_key=key,
@@ -218,12 +218,11 @@ class StoreReader:
             was_read=was_read,
         )
 
-    def _findings(
-        self, key: str, found: StoredManifest, content: Contents | None, missing: tuple[str, ...]
-    ) -> Findings:
+    def _findings(self, found: StoredManifest, content: Contents | None, missing: tuple[str, ...]) -> Findings:
         """Return what is wrong with a segment's objects, and keep what the segments above it need."""
         findings = Findings(missing, ())
-        seen = self.seen.setdefault(self.listing.folder(key), PartitionSeen(TransactionHistory(sources=self.sources)))
+        folder = self.listing.folder(found.key)
+        seen = self.seen.setdefault(folder, PartitionSeen(TransactionHistory(sources=self.sources)))
         snapshot: str | None = f"{self.store.url}/{found.facts.snapshot_key}"
         if found.files is not None:
             snapshot = found.files.snapshot
@@ -235,11 +234,11 @@ class StoreReader:
             seen.transactions.snapshots[found.facts.next_base_offset] = snapshot
         return findings
 
-    def _contradictions(self, key: str, found: StoredManifest) -> Iterator[str]:
+    def _contradictions(self, found: StoredManifest) -> Iterator[str]:
         """Yield where an earlier manifest of the same segment is of another log."""
-        first_key, first = self.first_at.setdefault((self.listing.folder(key), found.facts.base_offset), (key, found))
+        first = self.first_at.setdefault((self.listing.folder(found.key), found.facts.base_offset), found)
         if not _may_stand_together(first, found):
-            yield f"{key}: the same segment has another manifest, of another log: {first_key}"
+            yield f"{found.key}: the same segment has another manifest, of another log: {first.key}"
 
 
 def _may_stand_together(first: StoredManifest, other: StoredManifest) -> bool:

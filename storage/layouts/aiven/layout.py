@@ -165,13 +165,13 @@ class Aiven:
         """Return the key at which brokers read the log of a segment, under their key prefix."""
         return members.object_key(topic_partition, topic_id, base_offset, remote_id, members.LOG, prefix=key_prefix)
 
-    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:
+    def misplacement(self, found: StoredManifest, *, key_prefix: str) -> str | None:
         """Return a message if brokers use another key prefix."""
         of, place = found.facts, TopicPartition(found.facts.topic, found.facts.partition)
         topic_id = of.topic_id or ""  # manifests of this layout have it
         suffix = members.MANIFEST
         expected = members.object_key(place, topic_id, of.base_offset, of.remote_id, suffix, prefix=key_prefix)
-        return None if key == expected else f"brokers with the key prefix {key_prefix!r} do not read {key}"
+        return None if found.key == expected else f"brokers with the key prefix {key_prefix!r} do not read {found.key}"
 
     def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
         """Return the segments that have manifests, of brokers and of Resnap."""

@@ -281,6 +281,7 @@ class AivenListing:
             for key, size, there in found.unfit(self.infos)
         )
         return StoredManifest(
+            key=key,
             facts=facts,
             size_bytes=sum(self.infos[key].size_bytes for key in found.objects if key in self.infos),
             files=None if missing else self._files(found, facts),

@@ -114,7 +114,7 @@ class Flat:
         found = listed if wider == within else store.list(wider)
         return shipped_log_dir(store, found, topics, within=within, topic_ids=topic_ids)
 
-    def misplacement(self, key: str, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
+    def misplacement(self, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
         """Return which objects are missing, or are not where ``LocalTieredStorage`` reads them."""
         of, topic_id = found.facts, found.facts.topic_id
         place = TopicPartition(of.topic, of.partition)

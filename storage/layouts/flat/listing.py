@@ -190,9 +190,9 @@ class FlatListing:
             facts = replace(facts, topic_id=topic_id)
         if place.segment_id != manifest.segment_id:
             strange = f"{key}: holds the manifest of the segment {manifest.segment_id}"
-            return StoredManifest(facts=facts, size_bytes=0, problems=(strange,))
+            return StoredManifest(key=key, facts=facts, size_bytes=0, problems=(strange,))
         size = sum(entry.size_bytes for entry in manifest.objects)
-        return StoredManifest(facts=facts, size_bytes=size, objects=manifest.objects)
+        return StoredManifest(key=key, facts=facts, size_bytes=size, objects=manifest.objects)
 
 
 def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> FlatListing:

@@ -33,10 +33,10 @@ def an_object(kind: ObjectKind, **changes: Any) -> ManifestObject:
     return ManifestObject(**(fields | changes))
 
 
-def stored(manifest: Manifest) -> StoredManifest:
-    """Return ``manifest`` as a listing reads it."""
+def stored(manifest: Manifest, key: str = "key") -> StoredManifest:
+    """Return ``manifest`` as a listing reads it at ``key``."""
     size = sum(entry.size_bytes for entry in manifest.objects)
-    return StoredManifest(facts=manifest.facts, size_bytes=size, objects=manifest.objects)
+    return StoredManifest(key=key, facts=manifest.facts, size_bytes=size, objects=manifest.objects)
 
 
 def a_manifest(**changes: Any) -> Manifest:

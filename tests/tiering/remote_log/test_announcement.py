@@ -76,8 +76,8 @@ def shipped(start: int, end: int, epochs: Sequence[tuple[int, int]] = (), **chan
         objects=_objects(start, segment_id),
     )
     found = stored(replace(manifest, **changes))
-    misplaced = Flat().misplacement("key", found, key_prefix="")
-    return announceable("key", found, misplaced=misplaced, cluster_id=found.facts.cluster_id)
+    misplaced = Flat().misplacement(found, key_prefix="")
+    return announceable(found, misplaced=misplaced, cluster_id=found.facts.cluster_id)
 
 
 def cached(records: Iterable[RemoteLogRecord]) -> RemoteLogMetadataCache:
