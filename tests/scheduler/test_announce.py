@@ -40,9 +40,9 @@ def test_a_connection_that_cannot_be_made_as_it_is_meant_is_not_made(
 
 ORDERS = TopicIdPartition(name="orders", id="AAAAAAAAAAAAAAAAAAAAAQ", partition=0)
 SEGMENT = Announceable(
-    partition=ORDERS, id="AAAAAAAAAAAAAAAAAAAAAg", manifest_key="m", base_offset=0, next_base_offset=9,
-    leader_epochs=(), max_timestamp_ms=None, log_bytes=1, stored_bytes=1, created_at_ms=1, cluster_id=None,
-    broker_id=None, misplaced=None,
+    topic=ORDERS.name, topic_id=ORDERS.id, partition=0, remote_id="AAAAAAAAAAAAAAAAAAAAAg", manifest_key="m",
+    base_offset=0, next_base_offset=9, leader_epochs=(), snapshot_origin=None, snapshot_key="s", max_timestamp_ms=None,
+    log_bytes=1, stored_bytes=1, made=(1, "i"), cluster_id=None, broker_id=None, misplaced=None,
 )  # fmt: skip
 GAP = StopAt(reason=StopReason.GAP, offset=9, detail="no segment begins at 9")
 

@@ -32,6 +32,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.layouts.lineage import chain_of, is_one_lineage
+from resnap.storage.layouts.manifest import ManifestFacts
 from resnap.storage.messages.wire import ZERO_UUID
 from resnap.tiering.remote_log.records import (
     RemoteLogSegmentId,
@@ -46,63 +47,39 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.segments import StoredManifest
-    from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.tiering.cluster.client import EpochEnd
     from resnap.tiering.cluster.facts import PartitionFacts, TopicFacts
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announceable:
+class Announceable(ManifestFacts):
     """One shipped segment."""
 
-    partition: TopicIdPartition
-    id: str
-    """Id of the segment, in Kafka's form."""
     manifest_key: str
-    base_offset: int
-    next_base_offset: int
-    leader_epochs: tuple[LeaderEpoch, ...]
-    """Those of the segment alone."""
-    max_timestamp_ms: int | None
-    log_bytes: int
-    """As brokers count it: before anything was compressed or encrypted."""
     stored_bytes: int
     """Size of all its objects but the manifest."""
-    created_at_ms: int
-    cluster_id: str | None
-    broker_id: int | None
-    """The broker whose log it comes from; None if unknown."""
     misplaced: str | None
     """Why brokers would not find it; None if they would."""
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """Its partition, as brokers name it."""
+        return TopicIdPartition(name=self.topic, id=self.topic_id or ZERO_UUID, partition=self.partition)
 
 
 def announceable(found: StoredManifest, *, misplaced: str | None, cluster_id: str | None) -> Announceable:
     """Return the segment of a manifest, in the cluster ``cluster_id``."""
-    facts = found.facts
-    largest, (made_ms, _) = facts.max_timestamp_ms, facts.made
-    return Announceable(
-        partition=TopicIdPartition(name=facts.topic, id=facts.topic_id or ZERO_UUID, partition=facts.partition),
-        id=facts.remote_id,
-        manifest_key=found.key,
-        base_offset=facts.base_offset,
-        next_base_offset=facts.next_base_offset,
-        leader_epochs=facts.leader_epochs,
-        max_timestamp_ms=None if largest is not None and largest < 0 else largest,
-        log_bytes=facts.log_bytes,
-        stored_bytes=found.size_bytes,
-        created_at_ms=made_ms,
-        cluster_id=cluster_id,
-        broker_id=facts.broker_id,
-        misplaced=misplaced,
-    )
+    values, largest = found.facts.values(), found.facts.max_timestamp_ms
+    values |= {"cluster_id": cluster_id, "max_timestamp_ms": None if largest is not None and largest < 0 else largest}
+    return Announceable(**values, manifest_key=found.key, stored_bytes=found.size_bytes, misplaced=misplaced)
 
 
 def records_of(
     one: Announceable, *, broker_id: int, now_ms: int
 ) -> tuple[RemoteLogSegmentMetadataRecord, RemoteLogSegmentMetadataUpdateRecord]:
     """Return the two records that announce a segment, in the order in which they must come."""
-    segment = RemoteLogSegmentId(topic_id_partition=one.partition, id=one.id)
+    segment = RemoteLogSegmentId(topic_id_partition=one.topic_id_partition, id=one.remote_id)
     if one.max_timestamp_ms is None:
         raise AssertionError("judge() lets no such segment pass")
     begun = RemoteLogSegmentMetadataRecord(
@@ -246,7 +223,7 @@ class Situation:
 
 def judge(partition: TopicIdPartition, shipped: Iterable[Announceable], situation: Situation) -> Announcement:
     """Return the segments of ``shipped``, the manifests of one partition, to announce, and where announcing stops."""
-    ours = sorted(shipped, key=attrgetter("base_offset", "created_at_ms"))
+    ours = sorted(shipped, key=attrgetter("base_offset", "made"))
     if lost := _lost_below(ours, situation):
         ours, situation = lost, replace(situation, cache=None)
     reached = _next_offset(situation)
@@ -396,7 +373,7 @@ def _way(left: Sequence[Announceable], reached: int | None) -> list[Announceable
     """
     above = [segment for segment in left if reached is None or segment.base_offset >= reached]
     follows = reached is None or any(segment.base_offset == reached for segment in above)
-    return chain_of(sorted(above if follows else left, key=attrgetter("created_at_ms", "id")))
+    return chain_of(sorted(above if follows else left, key=attrgetter("made")))
 
 
 def _contradictions(chain: Sequence[Announceable], left: Iterable[Announceable]) -> dict[int, StopAt]:

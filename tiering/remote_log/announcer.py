@@ -118,8 +118,8 @@ class Announcer:
     def _list_shipped(self, cluster_id: str | None) -> dict[TopicIdPartition, list[Announceable]]:
         found: dict[TopicIdPartition, list[Announceable]] = {}
         for segment in self._stored(cluster_id):
-            if self.wants(segment.partition.name):
-                found.setdefault(segment.partition, []).append(segment)
+            if self.wants(segment.topic):
+                found.setdefault(segment.topic_id_partition, []).append(segment)
         return found
 
     def _may_want(self, topic: str) -> bool:
@@ -203,7 +203,7 @@ class Announcer:
         if local is None:
             return UNLIMITED
         remote = {} if known is None else {segment.id: segment.size_bytes for segment in known.readable}
-        remote |= {segment.id: segment.log_bytes for segment in shipped}
+        remote |= {segment.remote_id: segment.log_bytes for segment in shipped}
         return (local + sum(remote.values())) * _WITH_SPACE // 100
 
     def _metadata(self, number: int) -> RemoteLogMetadata:
@@ -262,7 +262,7 @@ class Announcer:
     def _check_known(self, one: Announcement, number: int) -> None:
         """Read the published records; check that brokers use them, and that none copied in between."""
         found = next((each for each in self._metadata(number).partitions if each.partition == one.partition), None)
-        ours = {segment.id for segment in one.segments}
+        ours = {segment.remote_id for segment in one.segments}
         missing = ours if found is None else ours - found.readable_ids
         between = () if found is None else begun_since(found, ours)
         if between:

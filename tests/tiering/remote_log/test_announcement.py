@@ -346,9 +346,9 @@ def test_two_histories_of_the_same_offsets_are_never_chosen_from() -> None:
 def test_whatever_is_announced_is_cached_by_a_broker_without_a_gap(lengths: list[int], data: st.DataObject) -> None:
     ends = [sum(lengths[: number + 1]) for number in range(len(lengths))]
     manifests = [shipped(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-    kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=attrgetter("id")))
+    kept = data.draw(st.lists(st.sampled_from(manifests), unique_by=attrgetter("remote_id")))
     found = judge(PARTITION, kept, situation())
     values = [encode_record(record) for one in found.segments for record in records_of(one, broker_id=1, now_ms=2)]
     for cache in fold_events(events(map(decode_record, values))).partitions:
-        assert cache.readable_ids == {segment.id for segment in found.segments}
+        assert cache.readable_ids == {segment.remote_id for segment in found.segments}
         assert (cache.start_offset, cache.gaps, cache.overlaps, cache.dropped) == (0, (), (), 0)
