@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -229,6 +230,7 @@ def nearest_and_farther(anchors: Iterable[Anchor]) -> tuple[Anchor, ...]:
     return tuple(kept[:KEPT_ANCHORS])
 
 
+@lru_cache(maxsize=4)
 def rules_key(rules: ReplayRules) -> str:
     """Return the part of ``rules`` that decides the content of a snapshot, except T."""
     values = asdict(rules) | {"as_of": rules.as_of.roll, "expiry": rules.expiry, "history": rules.written_under}
