@@ -218,10 +218,11 @@ def _orders(lost: Sequence[ReplicaFinding]) -> dict[TopicPartition, tuple[int, .
     without = {(finding.topic_partition, finding.broker_id) for finding in lost}
     orders = {}
     for one in lost:
-        fit = [broker_id for broker_id in one.replicas if broker_id in one.in_sync]
+        replicas = one.place.replicas
+        fit = [broker_id for broker_id in replicas if broker_id in one.place.in_sync]
         first = next((broker_id for broker_id in fit if (one.topic_partition, broker_id) not in without), None)
         if one.leads and first is not None:
-            orders[one.topic_partition] = (first, *(broker_id for broker_id in one.replicas if broker_id != first))
+            orders[one.topic_partition] = (first, *(broker_id for broker_id in replicas if broker_id != first))
     return orders
 
 
@@ -274,7 +275,7 @@ class ReplicaRow(Identity):
     """One replica of `resnap replicas` that is not as it should be."""
 
     brokerId: Annotated[int | None, Column(title="BROKER", right=True)]
-    leader: int | None
+    leader: Annotated[int | None, "place.leader"]
     leads: Annotated[bool, Column(title="LEADS", show=lambda leads: "yes" if leads else "")]
     state: Annotated[str, Column(title="STATE")]
     lostProducers: Annotated[int, _number(Loss.PRODUCER), _count("PRODUCERS")]

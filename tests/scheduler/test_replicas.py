@@ -19,7 +19,14 @@ from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs import replicas as job
 from resnap.scheduler.verbs.replicas import ReplicasView, results
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.cluster.replica_comparison import ActiveProducer, Loss, LostProducer, ReplicaFinding, ReplicaState
+from resnap.tiering.cluster.replica_comparison import (
+    ActiveProducer,
+    Loss,
+    LostProducer,
+    PartitionReplicas,
+    ReplicaFinding,
+    ReplicaState,
+)
 from tests import schemas
 from tests.tiering.simulated_cluster import TOPIC, quiet
 
@@ -30,15 +37,16 @@ if TYPE_CHECKING:
     from tests.tiering.simulated_cluster import Cluster
 
 KNOWN: Final = ActiveProducer(9001, 1, 2, 1_700_000_000_000, 4, 20)
+PAYMENTS: Final = PartitionReplicas(TopicPartition("payments", 0), 2, 0, (), ())
 LOST: Final = ReplicaFinding(
-    topic_partition=TopicPartition("payments", 0),
+    place=PAYMENTS,
     broker_id=2,
-    leader=2,
     state=ReplicaState.LOST,
     lost=(LostProducer(KNOWN, None, (Loss.PRODUCER, Loss.TRANSACTION)),),
 )
 SILENT: Final = replace(LOST, broker_id=3, state=ReplicaState.UNKNOWN, lost=(), why="no answer")
-LAGGING: Final = replace(SILENT, topic_partition=TopicPartition("orders", 0), state=ReplicaState.LAGGING, why=None)
+ORDERS: Final = PAYMENTS._replace(topic_partition=TopicPartition("orders", 0))
+LAGGING: Final = replace(SILENT, place=ORDERS, state=ReplicaState.LAGGING, why=None)
 
 
 def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order(
@@ -83,13 +91,15 @@ def test_a_producer_without_an_open_transaction_is_as_the_schema_says(capsys: py
 def test_the_commands_that_move_leadership_away_are_of_all_partitions_that_can_be_led_by_another(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    orders, stuck = TopicPartition("orders", 3), TopicPartition("stuck", 0)
+    orders = PartitionReplicas(TopicPartition("orders", 3), 2, 0, (2, 3, 1), (1, 2, 3))
+    stuck = PartitionReplicas(TopicPartition("stuck", 0), 2, 0, (2, 3), (2,))
+    followed = PartitionReplicas(TopicPartition("followed", 0), 2, 0, (2, 4), (2, 4))
     found = [
-        replace(LOST, replicas=(2, 3, 1), in_sync=(1, 2)),
-        replace(LOST, topic_partition=orders, replicas=(2, 3, 1), in_sync=(1, 2, 3)),
-        replace(LOST, topic_partition=orders, broker_id=3, replicas=(2, 3, 1), in_sync=(1, 2, 3)),
-        replace(LOST, topic_partition=stuck, replicas=(2, 3), in_sync=(2,)),
-        replace(LOST, topic_partition=TopicPartition("followed", 0), broker_id=4, replicas=(2, 4), in_sync=(2, 4)),
+        replace(LOST, place=PAYMENTS._replace(replicas=(2, 3, 1), in_sync=(1, 2))),
+        replace(LOST, place=orders),
+        replace(LOST, place=orders, broker_id=3),
+        replace(LOST, place=stuck),
+        replace(LOST, place=followed, broker_id=4),
     ]
     context = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
     context.show(results(found, partitions=4, replicas=9), ReplicasView("one:9092", Path("client.properties")))

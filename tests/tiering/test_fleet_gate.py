@@ -52,7 +52,7 @@ def seen(*replicas: ScannedReplica) -> tuple[BrokerReplicas, ...]:
 
 
 def found(broker_id: int | None, state: ReplicaState) -> tuple[ReplicaFinding, ...]:
-    return (ReplicaFinding(topic_partition=T0, broker_id=broker_id, leader=1, state=state, why="no answer"),)
+    return (PartitionReplicas(T0, 1, 0, (), ()).finding(broker_id, state, "no answer"),)
 
 
 def test_a_broker_may_be_stopped_only_if_nothing_suffers() -> None:

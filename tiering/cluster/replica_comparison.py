@@ -318,15 +318,7 @@ class PartitionReplicas(NamedTuple):
 
     def finding(self, broker_id: int | None, state: ReplicaState, why: str | None = None) -> ReplicaFinding:
         """Return the finding for one of them."""
-        return ReplicaFinding(
-            topic_partition=self.topic_partition,
-            broker_id=broker_id,
-            leader=self.leader,
-            state=state,
-            why=why,
-            replicas=self.replicas,
-            in_sync=self.in_sync,
-        )
+        return ReplicaFinding(place=self, broker_id=broker_id, state=state, why=why)
 
     def not_compared(self) -> Iterator[ReplicaFinding]:
         """Yield the replicas that are out of sync, or have no leader to compare with."""
@@ -352,25 +344,26 @@ class ReplicaState(StrEnum):
 class ReplicaFinding:
     """One replica with a problem."""
 
-    topic_partition: TopicPartition
+    place: PartitionReplicas
     broker_id: int | None
     """None where the partition has no leader, so that none of its replicas was compared."""
-    leader: int | None
     state: ReplicaState
     lost: tuple[LostProducer, ...] = ()
     """By producer id."""
     why: str | None = None
     """Why it is unknown."""
-    replicas: tuple[int, ...] = ()
-    """All of the partition, in their order."""
-    in_sync: tuple[int, ...] = ()
     replayed_to: int | None = None
     """Where the replay of the log ends that the replica was compared with; None where with another replica."""
 
     @property
+    def topic_partition(self) -> TopicPartition:
+        """Its partition."""
+        return self.place.topic_partition
+
+    @property
     def leads(self) -> bool:
         """Whether this replica is the leader, and so answers clients."""
-        return self.broker_id is not None and self.broker_id == self.leader
+        return self.broker_id is not None and self.broker_id == self.place.leader
 
 
 @dataclass(slots=True, kw_only=True)
