@@ -36,7 +36,7 @@ from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
-from resnap.tiering.shipping.shipment import SHIPPING_THREADS, PartitionShipment, Shipper
+from resnap.tiering.shipping.shipment import PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import as_done
 from resnap.tiering.shipping.stored_rules import first_offset, is_from_less, is_narrower
@@ -292,7 +292,7 @@ def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, v
         staging_url = stack.enter_context(staging(work.store, is_remote=is_remote))
         executors = stack.enter_context(_executors(work, staging_url)) if is_remote else None
         at_once = uploading.parallel if executors is None else executors.items_at_once
-        threads = stack.enter_context(ThreadPoolExecutor(at_once, SHIPPING_THREADS))
+        threads = stack.enter_context(ThreadPoolExecutor(at_once, "resnap-ship"))
         shipper = Shipper(
             delivery=Delivery(
                 store=work.store,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from resnap.replay.evidence import segment_spans
 from resnap.replay.producer_state import Expiry
@@ -108,16 +109,21 @@ class Order:
         """Ship what is left into ``store``."""
         if self.result is None:
             return None
-        shipper = Shipper(
+        return self.shipper(store).ship_partition(self.provenance, self.candidates, self.result)
+
+    def shipper(self, store: ObjectStore, **changes: Any) -> Shipper:
+        """Return what ships into ``store`` one segment after the other, and reports to nobody; or with ``changes``."""
+        usual = Shipper(
             delivery=Delivery(store=store),
             layout=Flat(),
             staged=LocalObjectStore(self.staged),
             rules=self.rules,
+            threads=ThreadPoolExecutor(1),
             now_ms=lambda: LATER_MS,
             expect=lambda *_: None,
             progress=lambda *_: None,
         )
-        return shipper.ship_partition(self.provenance, self.candidates, self.result)
+        return replace(usual, **changes)
 
 
 def orders(

@@ -11,10 +11,8 @@ from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.aiven.pieces import INT_MAX
 from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.shipment import Shipper
 from tests.fixture_sets import AIVEN
-from tests.tiering.shipping import LATER_MS, an_order
+from tests.tiering.shipping import an_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,15 +27,8 @@ def test_a_chunk_behind_which_the_plugin_would_read_wrong_ones_is_a_setting_that
     order = an_order(fixture_set(AIVEN[0]).data, tmp_path / "staged")
     assert order.result is not None
     smallest = min(segment.size_bytes for segment in order.candidates.segments)
-    shipper = Shipper(
-        delivery=Delivery(store=LocalObjectStore(tmp_path / "store")),
-        staged=LocalObjectStore(order.staged),
-        rules=order.rules,
-        layout=Aiven(SegmentForm(chunk_size=INT_MAX - smallest + 1)),
-        now_ms=lambda: LATER_MS,
-        expect=lambda _segments, _size: None,
-        progress=lambda _segments, _size: None,
-    )
+    layout = Aiven(SegmentForm(chunk_size=INT_MAX - smallest + 1))
+    shipper = order.shipper(LocalObjectStore(tmp_path / "store"), layout=layout)
     with pytest.raises(ConfigurationError, match="beyond which the plugin reads wrong chunks") as caught:
         shipper.ship_partition(order.provenance, order.candidates, order.result)
     assert (caught.value.exit_code, caught.value.hint) == (10, "give a smaller --chunk-size")

@@ -12,19 +12,18 @@ from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyTask, Uploading, _delivery
-from resnap.tiering.shipping.shipment import Shipper
 from resnap.tiering.verifying.verification import ReadTask, StoreReader
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import files_of
-from tests.tiering.shipping import LATER_MS, UPGRADED, an_order
+from tests.tiering.shipping import UPGRADED, an_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from resnap.storage.layouts.protocol import Layout
+    from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_bundle import CopyOrder
     from resnap.tiering.shipping.shipment import PartitionShipment
     from tests.fixture_sets import FixtureSet
@@ -60,16 +59,7 @@ def ship(
         return copied
 
     assert order.result is not None
-    shipper = Shipper(
-        delivery=Delivery(store=LocalObjectStore(root)),
-        staged=LocalObjectStore(order.staged),
-        rules=order.rules,
-        layout=layout,
-        copy_elsewhere=None if task is None else copy,
-        now_ms=lambda: LATER_MS,
-        expect=lambda _segments, _size: None,
-        progress=lambda _segments, _size: None,
-    )
+    shipper = order.shipper(LocalObjectStore(root), layout=layout, copy_elsewhere=None if task is None else copy)
     return shipper.ship_partition(order.provenance, order.candidates, order.result)
 
 

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.errors import FormatError, LockedError, StoreFullError, VerificationError
-from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import TOMBSTONE
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.readers import FileReader
-from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.probe import PROBE_PREFIX
 from resnap.tiering.judging.refusal import Reason
-from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import LeaseLostError
-from resnap.tiering.shipping.shipment import Shipper
 from tests.cases import each
 from tests.storage.stores.test_probe import (
     IgnoresConditions,
@@ -337,10 +333,7 @@ def test_what_another_run_ships_before_the_lease_is_taken_is_not_shipped_beside(
 ) -> None:
     """What goes where was decided on by a store that holds something else now."""
     assert order.result is not None
-    shipper = Shipper(
-        delivery=Delivery(store=memory_store), layout=Flat(), staged=LocalObjectStore(order.staged), rules=order.rules,
-        now_ms=lambda: 0, expect=lambda *_: None, progress=lambda *_: None,
-    )  # fmt: skip
+    shipper = order.shipper(memory_store, now_ms=lambda: 0)
     others: list[PartitionShipment] = []
 
     def lease_of_another_until_now() -> None:
@@ -359,10 +352,7 @@ def test_a_segment_that_became_visible_just_before_the_lease_was_lost_counts_if_
 ) -> None:
     assert order.result is not None
     done: list[int] = []
-    shipper = Shipper(
-        delivery=Delivery(store=memory_store), layout=Flat(), staged=LocalObjectStore(order.staged), rules=order.rules,
-        now_ms=lambda: 0, expect=lambda *_: None, progress=lambda count, _: done.append(count),
-    )  # fmt: skip
+    shipper = order.shipper(memory_store, now_ms=lambda: 0, progress=lambda count, _: done.append(count))
 
     def lost_once_one_is_visible() -> None:
         for key in manifest_keys(memory_store):

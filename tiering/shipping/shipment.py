@@ -10,8 +10,7 @@ until then.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -57,8 +56,6 @@ if TYPE_CHECKING:
     from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.remainder import Remainder
     from resnap.tiering.shipping.segment_copy import CopiedSegment
-
-SHIPPING_THREADS: Final = "resnap-ship"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +124,8 @@ class Shipper:
     """How the segments are reached."""
     parallel: int = 1
     """Segments of a partition on their way at once; they become visible one after the other."""
-    threads: Executor | None = None
-    """Copies segments of all partitions that are shipped at once; None for threads of each partition."""
+    threads: Executor
+    """Copies segments of all partitions that are shipped at once."""
     copy_elsewhere: Callable[[CopyOrder, Delivery], CopiedSegment] | None = None
     """Has a segment copied by another process, unless the delivery is stopped, and waits; None for the thread's own."""
     now_ms: Callable[[], int]
@@ -210,10 +207,9 @@ class _Partition:
         shipper.expect(len(segments), sum(segment.size_bytes for segment in segments))
         refusals: list[Refusal] = []
         transactions = TransactionHistory.of(left.candidates.inventory.partition, shipper.sources)
-        with ExitStack() as stack:
-            threads = shipper.threads or stack.enter_context(ThreadPoolExecutor(shipper.parallel, SHIPPING_THREADS))
-            work = side_by_side(self._copy, left.order, shipper.parallel, self.delivery.stop, threads)
-            for number, ((segment, depends_on), copied) in enumerate(stack.enter_context(closing(work))):
+        work = side_by_side(self._copy, left.order, shipper.parallel, self.delivery.stop, shipper.threads)
+        with closing(work):
+            for number, ((segment, depends_on), copied) in enumerate(work):
                 try:
                     _check_led_to(segment, depends_on, shipment.shipped)
                     ready = copied()
