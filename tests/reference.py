@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from resnap.replay.comparison import Verdict
-from resnap.scheduler.cli.commands import all_commands, written
+from resnap.scheduler.cli.commands import load_command, written
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.registry import COMMANDS, KINDS
 from resnap.scheduler.settings.settings import DECLARED
@@ -95,10 +95,11 @@ def commands() -> Iterator[str]:
     yield "## Commands\n"
     yield from table(("command", "does"), ((f"[`resnap {name}`](#resnap-{name.replace(' ', '-')})", row.summary)
                                            for name, row in COMMANDS.items()))  # fmt: skip
-    for name, command in all_commands():
+    for name, row in COMMANDS.items():
+        command = load_command(name)
         yield f"### resnap {name}\n"
-        yield f"{COMMANDS[name].summary}\n"
-        yield f"```sh\n{COMMANDS[name].example}\n```\n"
+        yield f"{row.summary}\n"
+        yield f"```sh\n{row.example}\n```\n"
         context = typer.Context(command, info_name=name)
         others = [one for one in command.params if one.name not in DECLARED]
         found = [(written(one, context), one.get_help_record(context)) for one in others]

@@ -4,7 +4,7 @@ A module of a command is imported when that command is called, and by nothing be
 completion of names stay quick whatever the modules import.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -113,9 +113,3 @@ def make_command(name: str, function: Callable[..., Any], example: str) -> Any: 
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     app.command(name, cls=_Command, epilog=example)(function)
     return typer.main.get_command(app)
-
-
-def all_commands() -> Iterator[tuple[str, Any]]:
-    """Yield every command with the words it is called with; all their modules are imported."""
-    for words in COMMANDS:
-        yield words, load_command(words)

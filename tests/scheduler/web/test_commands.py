@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resnap.scheduler.cli import run
-from resnap.scheduler.cli.commands import all_commands
+from resnap.scheduler.cli.commands import load_command
 from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunKind, RunRequest
 from resnap.scheduler.service.services import Services
@@ -40,7 +41,7 @@ def shell_of(flags: dict[str, object], directory: Path) -> Iterator[Shell]:
 
 
 def verbs() -> dict[str, Any]:
-    return dict(all_commands())
+    return {words: load_command(words) for words in COMMANDS}
 
 
 def parsed(line: str) -> dict[str, Any]:
