@@ -13,12 +13,13 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.daemon.serve import Daemon
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.service.services import Services
+from resnap.scheduler.service.services import Services, usable_settings
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.telemetry.logs import set_up
 from resnap.storage.errors import UsageError
+from resnap.storage.words import some
 
 SCANNED: Final = {"name": "scan", "run": "scan", "every": "15m"}
 """The schedule of a service that is given log dirs, and has no schedule of its own: at the start, and from then on."""
@@ -31,6 +32,9 @@ def serve(
         list[str] | None,
         typer.Argument(metavar="LOG_DIR", help="Log dirs to scan every 15 minutes; the default is log.dirs."),
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only check the configuration, as a start or SIGHUP would; start nothing.")
+    ] = False,
 ) -> None:
     """Run the service: schedules, the HTTP API, and a page that says whether tiering can be turned on yet.
 
@@ -39,7 +43,14 @@ def serve(
     """
     set_up(sys.stderr, run.settings.log_format, is_verbose=run.settings.verbose)
     flags = {**run.flags, **(_of_log_dirs(run.settings, places) if places else {})}
-    services = Services(Configuration(flags=flags), run.clock)
+    configuration = Configuration(flags=flags)
+    if check:
+        settings = usable_settings(configuration)
+        run.note(
+            f"the configuration can be used: {some(len(settings.schedules), 'schedule')}, --listen {settings.listen}"
+        )
+        return
+    services = Services(configuration, run.clock)
     run.say_first()
     Daemon(services).run()
 

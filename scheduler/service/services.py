@@ -24,7 +24,7 @@ from resnap.scheduler.runs.reporting import reported
 from resnap.scheduler.runs.run import BY_API, FINAL, Ids, RunEnd, RunRequest, RunState
 from resnap.scheduler.runs.scans import Scans, prune_days
 from resnap.scheduler.runs.worker import Worker
-from resnap.scheduler.service.schedules import Schedules
+from resnap.scheduler.service.schedules import Schedules, trigger_of
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.settings.settings import taken_over
 from resnap.scheduler.state.database import DATABASE_FILE, Database
@@ -111,10 +111,9 @@ class Services:
 
     def __init__(self, configuration: Configuration, clock: Clock) -> None:
         self.configuration, self.clock = configuration, clock
-        settings = self.settings = configuration.load()
+        settings = self.settings = usable_settings(configuration)
         """Those in force; replaced as a whole when the configuration is read again."""
         directory = state_directory_of(settings)
-        _check(settings, directory)
         configuration.put_in_force(settings)
         metrics = Metrics(watched(settings), version=resnap_version(), revision=resnap_revision())
         self.observation = observation = Observation(metrics, clock)
@@ -210,7 +209,6 @@ class Services:
         """
         settings = self.configuration.load()
         _check(settings, self.database.path.parent)
-        engine_of(settings)
         if settings.tokens_file is not None:
             self.access.tokens.adopt(settings.tokens_file)
         self.schedules.load(settings.schedules)
@@ -295,6 +293,18 @@ class Services:
         return in_time
 
 
+def usable_settings(configuration: Configuration) -> Settings:
+    """Return the settings as the files have them now, if a service can be started with them.
+
+    Raises:
+        ResnapError: it cannot.
+
+    """
+    settings = configuration.load()
+    _check(settings, state_directory_of(settings))
+    return settings
+
+
 def _check(settings: Settings, directory: Path) -> None:
     """Check that a service may use ``settings``.
 
@@ -305,7 +315,9 @@ def _check(settings: Settings, directory: Path) -> None:
     check_listening(address_of(settings.listen)[0], settings.auth)
     check_places(settings, directory)
     within_places(settings, RunRequest(kind="scan"))
+    engine_of(settings)
     for spec in settings.schedules:
+        trigger_of(spec)
         if spec.run == "replicas" and settings.bootstrap_server is None:
             raise ConfigurationError(
                 f"schedule {spec.name}: replicas asks the running cluster, and none is named",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from resnap.scheduler.access.tokens import PREFIX
 from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunRequest
@@ -92,6 +93,19 @@ def test_an_unusable_setting_is_reported_with_its_place_and_runs_go_on_as_before
     assert services.settings is before
     assert services.worker.queue_size == 5
     assert services.configuration.of(RunRequest(kind="scan")).verify_crc, "as it was put in force"
+
+
+def test_a_configuration_that_is_refused_makes_no_token_valid(services: Services, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"ci viewer {PREFIX}{'s' * 40}\n")
+    refused = '[[schedules]]\nname = "a"\nrun = "scan"\ncron = "61 * * * *"\n'
+    write(tmp_path, f'{START}tokens-file = "{tokens}"\n{refused}')
+    with pytest.raises(ConfigurationError, match="schedule a: cron"):
+        services.reload()
+    assert services.access.tokens.all() == []
+    write(tmp_path, f'{START}tokens-file = "{tokens}"\n')
+    services.reload()
+    assert [token.name for token in services.access.tokens.all()] == ["ci"]
 
 
 def test_a_run_uses_the_settings_in_force_and_not_what_the_file_has_become(services: Services, tmp_path: Path) -> None:

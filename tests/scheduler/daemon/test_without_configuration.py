@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.fixture_sets import FixtureSet
+    from tests.scheduler.conftest import Resnap
 
 
 @pytest.mark.slow
@@ -64,3 +65,28 @@ def test_a_log_dir_that_is_not_there_is_refused(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=60)
         assert process.returncode == 2
         assert f"{wrong}: no such directory" in err
+
+
+@pytest.mark.parametrize(
+    ("schedule", "code", "said"),
+    [
+        ('every = "1h"', 0, "the configuration can be used: 1 schedule, --listen 127.0.0.1:8936"),
+        ('cron = "61 * * * *"', 10, "schedule look: cron '61 * * * *': "),
+        ('every = "1h"\nto = "file:///x"', 10, "a scan takes no `to`: it writes nothing"),
+        ('every = "1h"\nsettings = { xyzzy = 1 }', 10, "'xyzzy' cannot be set for one schedule"),
+    ],
+)
+def test_a_configuration_is_checked_without_a_start(
+    command: Resnap, tmp_path: Path, schedule: str, code: int, said: str
+) -> None:
+    config = tmp_path / "resnap.toml"
+    config.write_text(f'[[schedules]]\nname = "look"\nrun = "scan"\n{schedule}\n')
+    ran = command("serve", "--check", "--config", config, "--state-dir", tmp_path / "state")
+    assert (ran.code, said in ran.err) == (code, True), ran.err
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_check_refuses_an_address_that_is_none(command: Resnap, tmp_path: Path) -> None:
+    ran = command("serve", "--check", "--state-dir", tmp_path / "state", "--listen", "127.0.0.1:99999999")
+    assert ran.code == 10
+    assert "--listen '127.0.0.1:99999999': expected HOST:PORT" in ran.err
