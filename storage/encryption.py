@@ -16,7 +16,7 @@ import hashlib
 import hmac
 import os
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -159,7 +159,7 @@ def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above
     """
     what = "private" if private else "public"
     try:
-        found = _library().RSA.import_key(key.pem.content())
+        found = _imported(key.pem.content())
     except (ValueError, IndexError, TypeError):
         found = None
     if found is None or (private and not found.has_private()) or found.size_in_bytes() < _LEAST_RSA_BYTES:
@@ -169,6 +169,12 @@ def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above
             hint="the plugin's own files will do: BEGIN PUBLIC KEY and BEGIN PRIVATE KEY",
         ) from None
     return found
+
+
+@lru_cache(maxsize=8)
+def _imported(pem: bytes) -> Any:  # noqa: ANN401 - as above
+    """Return the RSA key in ``pem``, read once: its primes are tested, which takes 25 ms of processor time."""
+    return _library().RSA.import_key(pem)
 
 
 def _oaep(key: Any) -> Any:  # noqa: ANN401 - as above

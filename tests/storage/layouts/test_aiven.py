@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+from Crypto.PublicKey import RSA
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -428,6 +429,15 @@ def test_an_envelope_opens_for_its_key_alone(pair: tuple[RsaKey, KeyRing], size:
         ring.cipher(wrapped, b"other" + cipher.aad).open(piece)
     with pytest.raises(FormatError, match="28 bytes or more"):
         opened.open(piece[:27])
+
+
+def test_a_private_key_is_read_once_for_all_segments(
+    pair: tuple[RsaKey, KeyRing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, wrapped = new_cipher(pair[0])
+    pair[1].cipher(wrapped, b"")
+    monkeypatch.setattr(RSA, "import_key", lambda _: pytest.fail("its primes are tested again"))
+    pair[1].cipher(wrapped, b"")
 
 
 def test_a_key_that_is_not_at_hand_is_asked_for_by_name(pair: tuple[RsaKey, KeyRing]) -> None:
