@@ -59,9 +59,26 @@ os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost,::1"
 
 listen_to_processes()
 
+MEMORY_OF_A_WORKER: Final = 512 << 20
+"""More than twice what one holds: the unpacked fixture sets, and what its test writes."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="of the traffic that tests let real brokers take")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what the quick tests write in memory, where there is room: else they mostly wait for a disk's syncs.
+
+    The other tests have a disk: brokers and stores need what only disks have, kills want syncs that take time.
+    """
+    in_memory = Path("/dev/shm")  # noqa: S108 - the one place that is memory
+    is_quick = all(f"not {mark}" in config.option.markexpr for mark in ("slow", "heavy", "kafka", "stores"))
+    if is_quick and os.access(in_memory, os.W_OK):
+        place = os.statvfs(in_memory)
+        room = MEMORY_OF_A_WORKER * pytest_xdist_auto_num_workers()
+        if place.f_bavail * place.f_frsize > room and not place.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(in_memory))
 
 
 def pytest_xdist_auto_num_workers() -> int:
