@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import threading
 import time
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
 START_MS: Final = 1_700_000_000_000
+_NO_CERTIFICATES: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,11 @@ def listening(app: FastAPI, trusted_proxies: Sequence[str] = ()) -> Iterator[str
         thread.join()
 
 
+def client_of(address: str, headers: dict[str, str] | None = None) -> httpx.Client:
+    """Return a client of a server without TLS: it does not read the certificates that httpx loads for each client."""
+    return httpx.Client(base_url=address, headers=headers, timeout=60, verify=_NO_CERTIFICATES)
+
+
 @contextmanager
 def served(
     directory: Path, *routers: APIRouter, auth: AuthMode = "token", hosts: Hosts | None = None
@@ -76,7 +83,7 @@ def served(
     for router in routers:
         app.include_router(router)
     guard(app, access)
-    with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with listening(app) as address, client_of(address) as client:
         yield Served(client=client, access=access, clock=clock, secrets=secrets_of(access, clock), app=app)
     database.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from resnap.scheduler.daemon.app import create_app
@@ -15,12 +14,14 @@ from resnap.scheduler.service.services import Services
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import StoreAccessError
 from tests.clocks import FixedClock
-from tests.scheduler.api.serving import START_MS, listening
+from tests.scheduler.api.serving import START_MS, client_of, listening
 from tests.scheduler.runs.working import history_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import httpx
 
 SECRET = "hV7x0123456789abcdefghijklmnopqrstu"
 
@@ -50,7 +51,7 @@ def made(flags: dict[str, object], directory: Path) -> Services:
 
 @pytest.fixture
 def client(services: Services) -> Iterator[httpx.Client]:
-    with listening(create_app(services, "0")) as address, httpx.Client(base_url=address, timeout=60) as found:
+    with listening(create_app(services, "0")) as address, client_of(address) as found:
         yield found
     services.database.close()
 

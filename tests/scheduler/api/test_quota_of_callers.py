@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from resnap.scheduler.access.roles import Role
@@ -21,11 +20,13 @@ from resnap.storage.disk import Disk
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.tiering.quota.user_quotas import QuotaFile
 from tests.clocks import FixedClock
-from tests.scheduler.api.serving import START_MS, listening
+from tests.scheduler.api.serving import START_MS, client_of, listening
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    import httpx
 
     from tests.fixture_sets import FixtureSet
 
@@ -80,7 +81,7 @@ def asked_of(log_dir: Path, directory: Path, **settings: object) -> Iterator[Ask
         "allow_destinations": (str(directory),), "queue_size": 1_000, **settings,
     }  # fmt: skip
     services = Services(Configuration(flags=flags, environment={}, directory=directory), FixedClock(START_MS))
-    with listening(create_app(services, "0")) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with listening(create_app(services, "0")) as address, client_of(address) as client:
         yield Asked(services=services, client=client, log_dir=log_dir, destination=directory / "made")
     assert services.stop()
 

@@ -6,7 +6,6 @@ import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 from starlette.routing import Mount
@@ -17,7 +16,7 @@ from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import Services
 from tests.clocks import FixedClock
-from tests.scheduler.api.serving import START_MS, Served, listening, secrets_of
+from tests.scheduler.api.serving import START_MS, Served, client_of, listening, secrets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -132,7 +131,7 @@ def the_service(root: Path, auth: str) -> Iterator[Served]:
     flags = {"state_dir": str(state), "log_dirs": (logs,), "engine": "local", "auth": auth}
     services = Services(Configuration(flags=flags, environment={}, directory=state), clock)
     app = create_app(services, "0")
-    with listening(app) as address, httpx.Client(base_url=address, timeout=60) as client:
+    with listening(app) as address, client_of(address) as client:
         secrets = secrets_of(services.access, clock) if auth == "token" else {}
         yield Served(client=client, access=services.access, clock=clock, secrets=secrets, app=app)
     services.database.close()

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import httpx
-
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.daemon.app import create_app
@@ -16,12 +14,13 @@ from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunState
 from resnap.scheduler.service.services import Services
-from tests.scheduler.api.serving import listening
+from tests.scheduler.api.serving import client_of, listening
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import httpx
     from fastapi import FastAPI
 
 FINAL: Final = {"succeeded", "partially_failed", "failed", "cancelled"}
@@ -63,7 +62,7 @@ class Whole:
 
     def client(self, role: str | None = None) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.secrets[role]}"} if role else {}
-        return httpx.Client(base_url=self.address, headers=headers, timeout=60)
+        return client_of(self.address, headers)
 
     def over(self, client: httpx.Client, location: str) -> dict[str, Any]:
         """Return a run once it is over."""
