@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep what the quick tests write in memory, where there is room: else they mostly wait for a disk's syncs.
+    """Keep what the quick tests write in memory, where there is room: they need not wait for the syncs of a busy disk.
 
     The other tests have a disk: brokers and stores need what only disks have, kills want syncs that take time.
     """
