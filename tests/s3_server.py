@@ -42,8 +42,8 @@ def no_aws_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, boto
 @pytest.fixture(scope="session")
 def s3_endpoint(botocore_reads_once: None) -> Iterator[str]:  # noqa: ARG001
     """URL of moto's server: right about keys, ranges, conditions and races; it accepts wrong checksums and any key."""
-    from moto.moto_server import threaded_moto_server  # noqa: PLC0415 - takes seconds to import, for the few that ask
-    from moto.s3.responses import S3Response  # noqa: PLC0415
+    from moto.s3.responses import S3Response  # noqa: PLC0415 - takes seconds to import, for the few that ask
+    from moto.server import ThreadedMotoServer  # noqa: PLC0415
 
     put_object, one_at_a_time = S3Response.put_object, Lock()
 
@@ -54,9 +54,7 @@ def s3_endpoint(botocore_reads_once: None) -> Iterator[str]:  # noqa: ARG001
 
     S3Response.put_object = put_alone  # type: ignore[method-assign]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    # moto would look through the folders of its 200 services at each request, which takes longer than its answer.
-    threaded_moto_server.DomainDispatcherApplication = lambda create: create("s3")  # type: ignore[assignment,misc]
-    server = threaded_moto_server.ThreadedMotoServer("127.0.0.1", 0)
+    server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()
     host, port = server.get_host_and_port()
     yield f"http://{host}:{port}"
