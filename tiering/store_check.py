@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.segments import StoredManifest
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.files import Sources
-    from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.planner import Planner
     from resnap.tiering.selection import Scope, SelectedPartition

@@ -120,21 +120,22 @@ class Tokens:
         """Make the tokens of a file valid, a line each (``NAME ROLE SECRET``), and revoke those it no longer has.
 
         Raises:
-            ConfigurationError: it cannot be read, a line is not a token, or a name is that of another token.
+            ConfigurationError: it cannot be read, a line is not a token, or a name is that of another token; nothing
+                was changed.
 
         """
-        wanted = _of_file(file)
-        for token in self.all():
-            if token.id.startswith(_FROM_FILE) and token.revoked_ms is None:
-                role, secret = wanted.get(token.name, (None, ""))
-                if token.role == role and self.find(secret) == token:
-                    del wanted[token.name]
-                else:
-                    self.revoke(token.name)
-        for name, (role, secret) in wanted.items():
-            token = Token(id=_FROM_FILE + self.random_bytes(8).hex(), name=name, role=role,
-                          created_ms=self.clock.now_ms(), expires_ms=None, revoked_ms=None)  # fmt: skip
-            with self.database.write() as connection:
+        wanted = tokens_in(file)
+        with self.database.write() as connection:  # all of it, or nothing
+            for token in self.all():
+                if token.id.startswith(_FROM_FILE) and token.revoked_ms is None:
+                    role, secret = wanted.get(token.name, (None, ""))
+                    if token.role == role and self.find(secret) == token:
+                        del wanted[token.name]
+                    else:
+                        self.revoke(token.name)
+            for name, (role, secret) in wanted.items():
+                token = Token(id=_FROM_FILE + self.random_bytes(8).hex(), name=name, role=role,
+                              created_ms=self.clock.now_ms(), expires_ms=None, revoked_ms=None)  # fmt: skip
                 connection.execute("DELETE FROM tokens WHERE digest = ? AND id LIKE 'file-%'", (_digest(secret),))
                 known = connection.execute("SELECT name FROM tokens WHERE digest = ?", (_digest(secret),)).fetchone()
                 if known or _token_named(connection, name) is not None:
@@ -206,7 +207,13 @@ class Tokens:
             )
 
 
-def _of_file(file: Path) -> dict[str, tuple[Role, str]]:
+def tokens_in(file: Path) -> dict[str, tuple[Role, str]]:
+    """Return the role and secret of each token in a file, by name.
+
+    Raises:
+        ConfigurationError: it cannot be read, or a line is not a token.
+
+    """
     try:
         lines = read_whole(file).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
-from typing import Any, TextIO, TypeAlias
+from typing import Any, Concatenate, TextIO, TypeAlias
 
 import typer
 
@@ -29,8 +29,7 @@ from resnap.storage.errors import UsageError, check_address_space
 from resnap.storage.spans import span
 from resnap.tiering.cluster.shared_cluster import SharedCluster
 
-Command: TypeAlias = Callable[..., int | None]
-"""It gets an ``Invocation`` and its own arguments."""
+Command: TypeAlias = Callable[Concatenate[Invocation, ...], int | None]
 
 
 def with_settings(*groups: Group) -> Callable[[Command], Callable[..., None]]:

@@ -206,10 +206,10 @@ def _oldest_scan(service: _Service, now_ms: int) -> str:
     sources = [source for source in _parse(_Sources, body).sources if not is_store_url(source.source)]
     if not sources:
         raise _AnswerError("it has scanned nothing yet")
-    for scanned in sources:
-        if scanned.error is not None or scanned.scanned is None:
+    for source in sources:
+        if source.error is not None or source.scanned is None:
             raise _AnswerError(
-                f"it could not scan {_shorten(scanned.source)}: {_shorten(scanned.error or 'nothing was seen yet')}"
+                f"it could not scan {_shorten(source.source)}: {_shorten(source.error or 'nothing was seen yet')}"
             )
     oldest_ms = min(milliseconds(source.scanned) for source in sources if source.scanned is not None)
     if now_ms - oldest_ms > STALE_MS:

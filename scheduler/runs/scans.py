@@ -23,8 +23,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.runs.run import Row
-    from resnap.scheduler.state.database import Database
     from resnap.tiering.judging.readiness import VerdictFacts
+
+
+DAY_MS: Final = 86_400_000
+
+
+class ScannedDay(NamedTuple):
+    """One day over all sources; a source without a scan that day has the counts of the previous scan."""
+
+    start_ms: int
+    missing: int
+    """Boundaries without a usable snapshot."""
+    blocked: int
+    """Bytes of closed segments that a broker would not get to."""
+    is_scanned: bool
+    """Whether any source was scanned that day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +152,24 @@ class Scans:
             for row in rows:
                 self._insert(connection, source, row, at_ms)
             if unread is None:
-                keep_day(connection, source, at_ms)
+                _keep_day(connection, source, at_ms)
             _note_try(connection, source, at_ms, error=unread, was_seen=True)
+
+    def days(self, until_ms: int, most: int) -> list[ScannedDay]:
+        """Return the days from the first known one to that of ``until_ms``, at most the last ``most``."""
+        last = until_ms // DAY_MS
+        query = "SELECT * FROM scan_days WHERE day > ? AND day <= ? ORDER BY day"
+        with self.database.read() as connection:
+            found = connection.execute(query, (last - most, last)).fetchall()
+        by_day = defaultdict[int, dict[str, tuple[int, int]]](dict)
+        for row in found:
+            by_day[row["day"]][row["source"]] = (row["missing"], row["blocked_bytes"])
+        return list(_fill_days(by_day, last)) if by_day else []
+
+    def prune_days(self, older_than_ms: int) -> None:
+        """Delete days that ended before ``older_than_ms``."""
+        with self.database.write() as connection:
+            connection.execute("DELETE FROM scan_days WHERE day < ?", (older_than_ms // DAY_MS,))
 
     def keep_error(self, source: str, error: str) -> None:
         """Note that ``source`` could not be scanned; what was seen of it before stays."""
@@ -422,40 +452,7 @@ def _note_try(connection: sqlite3.Connection, source: str, at_ms: int, *, error:
     )
 
 
-DAY_MS: Final = 86_400_000
-
-
-class ScannedDay(NamedTuple):
-    """One day over all sources; a source without a scan that day has the counts of the previous scan."""
-
-    start_ms: int
-    missing: int
-    """Boundaries without a usable snapshot."""
-    blocked: int
-    """Bytes of closed segments that a broker would not get to."""
-    is_scanned: bool
-    """Whether any source was scanned that day."""
-
-
-def scanned_days(database: Database, until_ms: int, most: int) -> list[ScannedDay]:
-    """Return the days from the first known one to that of ``until_ms``, at most the last ``most``."""
-    last = until_ms // DAY_MS
-    query = "SELECT * FROM scan_days WHERE day > ? AND day <= ? ORDER BY day"
-    with database.read() as connection:
-        found = connection.execute(query, (last - most, last)).fetchall()
-    by_day = defaultdict[int, dict[str, tuple[int, int]]](dict)
-    for row in found:
-        by_day[row["day"]][row["source"]] = (row["missing"], row["blocked_bytes"])
-    return list(_fill_days(by_day, last)) if by_day else []
-
-
-def prune_days(database: Database, older_than_ms: int) -> None:
-    """Delete days that ended before ``older_than_ms``."""
-    with database.write() as connection:
-        connection.execute("DELETE FROM scan_days WHERE day < ?", (older_than_ms // DAY_MS,))
-
-
-def keep_day(connection: sqlite3.Connection, source: str, at_ms: int) -> None:
+def _keep_day(connection: sqlite3.Connection, source: str, at_ms: int) -> None:
     """Store the current counts of a source as those of this day."""
     connection.execute(
         """INSERT OR REPLACE INTO scan_days SELECT ?, ?, TOTAL(missing), TOTAL(blocked_bytes) FROM partitions

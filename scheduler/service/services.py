@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.admission import AdmissionControl
 from resnap.scheduler.access.control import AccessControl, Hosts, check_listening
+from resnap.scheduler.access.tokens import tokens_in
 from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.fleet.status import FleetWatch
 from resnap.scheduler.job.replaying import engine_of
@@ -22,7 +23,7 @@ from resnap.scheduler.runs.partition_details import PartitionDetails
 from resnap.scheduler.runs.plans import Plans
 from resnap.scheduler.runs.reporting import reported
 from resnap.scheduler.runs.run import BY_API, FINAL, Ids, RunEnd, RunRequest, RunState
-from resnap.scheduler.runs.scans import Scans, prune_days
+from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.runs.worker import Worker
 from resnap.scheduler.service.schedules import Schedules, trigger_of
 from resnap.scheduler.settings.loading import state_directory_of
@@ -278,7 +279,7 @@ class Services:
         older_than_ms = self.clock.now_ms() - int(self.settings.history_retention.total_seconds() * 1000)
         self.history.prune(older_than_ms)
         self.plans.prune(older_than_ms)
-        prune_days(self.database, older_than_ms)
+        self.scans.prune_days(older_than_ms)
 
     def stop(self) -> bool:
         """Accept no more work and let running work end; False if that took longer than ``stop_grace``."""
@@ -316,6 +317,8 @@ def _check(settings: Settings, directory: Path) -> None:
     check_places(settings, directory)
     within_places(settings, RunRequest(kind="scan"))
     engine_of(settings)
+    if settings.tokens_file is not None:
+        tokens_in(settings.tokens_file)
     for spec in settings.schedules:
         trigger_of(spec)
         if spec.run == "replicas" and settings.bootstrap_server is None:

@@ -247,7 +247,7 @@ class Metrics(Series):
 
     def scan_seen(self, log_dir: str, *, segments: int, producers: int) -> None:
         """Count the segments that a scan saw of one source; note the most producers that one partition has there."""
-        source = next((watched for watched in self.watched.sources if watched[1] == log_dir), None)
+        source = next((pair for pair in self.watched.sources if pair[1] == log_dir), None)
         if source is not None:
             self.partition_producers_max.labels(*_labels(source)).set(producers)
         self.segments_scanned.labels(*((OTHER, OTHER) if source is None else _labels(source))).inc(segments)

@@ -238,7 +238,8 @@ class _Demo:
             after = "".join(MARKS[boundary.fate] for boundary in found)
             timelines.append({**identity(selected.topic_partition), "before": before, "after": after})
         self._problems = [*filter(None, (boundary.problem for boundary in self._boundaries)), *unlike]
-        objects, size = sum(segment.objects_read for segment in segments), sum(one.size_bytes for one in segments)
+        objects = sum(segment.objects_read for segment in segments)
+        size = sum(segment.size_bytes for segment in segments)
         figures = {"segments": len(segments), "objects": objects, "bytes": size, "problems": list(self._problems)}
         closing = (
             f"{some(objects, 'object')} read back ({human_bytes(size)}), {len(unlike) or 'none'} other than its"

@@ -60,6 +60,14 @@ MIN_PYTHON: Final = (3, 11)
 EARLIEST_NOW_MS: Final = 1_735_689_600_000
 """The beginning of 2025: Resnap is younger than that, so a clock before it is wrong."""
 TOLERATED_SKEW_MS: Final = 60_000
+STORE_SKEW_MS: Final = 300_000
+"""S3 refuses requests whose clock is 15 minutes off; a third of that causes a warning."""
+_CONDITIONS: Final = {
+    Condition.KEPT: "a conditional write does not replace what is there, and of several at once one wins",
+    Condition.IGNORED: "the store ignores the condition of a write",
+    Condition.RACES: "of several conditional writes at once more than one wins",
+    Condition.REFUSED: "the store refuses conditional writes",
+}
 
 
 class Health(StrEnum):
@@ -283,16 +291,6 @@ def _store(url: str, settings: Settings, clock: Clock) -> Iterator[DoctorFinding
                    "again")  # fmt: skip
         return
     yield from probe_store(store, clock)
-
-
-STORE_SKEW_MS: Final = 300_000
-"""S3 refuses requests whose clock is 15 minutes off; a third of that causes a warning."""
-_CONDITIONS: Final = {
-    Condition.KEPT: "a conditional write does not replace what is there, and of several at once one wins",
-    Condition.IGNORED: "the store ignores the condition of a write",
-    Condition.RACES: "of several conditional writes at once more than one wins",
-    Condition.REFUSED: "the store refuses conditional writes",
-}
 
 
 def probe_store(store: ObjectStore, clock: Clock) -> Iterator[DoctorFinding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -25,7 +24,6 @@ from resnap.tiering.controller.metadata.cluster import find_metadata_log
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster_state.state import ClusterState

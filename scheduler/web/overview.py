@@ -19,7 +19,7 @@ from resnap.scheduler.output.answer import MOST_NAMED, answer_of, fault_rows_if,
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
-from resnap.scheduler.runs.scans import PartitionFilter, ScannedDay, ScannedTopic, TopicOrder, scanned_days
+from resnap.scheduler.runs.scans import PartitionFilter, ScannedDay, ScannedTopic, TopicOrder
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, installs
 from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
@@ -102,7 +102,7 @@ def show_overview(
         "waiting": _waiting(services, waiting),
         "counts": counts,
         "freeable": sizes["freeable"],
-        "days": days_picture(scanned_days(services.database, now_ms, MOST_DAYS)),
+        "days": days_picture(services.scans.days(now_ms, MOST_DAYS)),
         "sources": sources,
         "unfit": unfit,
         "partition_path": partition_path,

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
-
 MOST_BYTES: Final = 1 << 20
 """A larger object is not kept."""
 KEPT_BYTES: Final = 128 << 20

@@ -43,12 +43,9 @@ from resnap.tiering.shipping.segment_pass import pass_over
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
     from resnap.tiering.shipping.segment_pass import DigestingReader, SegmentPass
-
 
 _T = TypeVar("_T")
 INDEX_INTERVAL_BYTES: Final = 4096

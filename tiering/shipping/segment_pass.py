@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     Ints = npt.NDArray[np.int64]
 
+_DIGEST_BLOCK: Final = 1 << 20
+
 
 class SegmentPass(NamedTuple):
     """The result of a pass over the headers."""
@@ -205,9 +207,6 @@ def _aborts(reader: RangeReader, block: Block, controls: Ints) -> set[int]:
         if marker is not None and marker.type == ABORT:
             found.add(i)
     return found
-
-
-_DIGEST_BLOCK: Final = 1 << 20
 
 
 class DigestingReader:

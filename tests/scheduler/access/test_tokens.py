@@ -165,9 +165,11 @@ def test_the_tokens_of_a_file_are_valid_as_long_as_they_are_in_it(tokens: Tokens
         ("other", Role.VIEWER),
     ]
     assert by_hand in tokens.all()
-    file.write_text(f"alice viewer {secrets[0]}\n")
+    before = tokens.all()
+    file.write_text(f"new viewer {PREFIX + 'd' * 40}\nalice viewer {secrets[0]}\n")
     with pytest.raises(ConfigurationError, match="'alice', or its secret, was created by"):
         tokens.adopt(file)
+    assert tokens.all() == before
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,13 @@ def test_a_configuration_is_checked_without_a_start(
     assert not (tmp_path / "state").exists()
 
 
-def test_a_check_refuses_an_address_that_is_none(command: Resnap, tmp_path: Path) -> None:
-    ran = command("serve", "--check", "--state-dir", tmp_path / "state", "--listen", "127.0.0.1:99999999")
-    assert ran.code == 10
-    assert "--listen '127.0.0.1:99999999': expected HOST:PORT" in ran.err
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        ("--listen", "127.0.0.1:99999999", "--listen '127.0.0.1:99999999': expected HOST:PORT"),
+        ("--tokens-file", "/nowhere/tokens", "the tokens of /nowhere/tokens cannot be read"),
+    ],
+)
+def test_a_check_refuses_what_a_start_would(command: Resnap, tmp_path: Path, flag: str, value: str, said: str) -> None:
+    ran = command("serve", "--check", "--state-dir", tmp_path / "state", flag, value)
+    assert (ran.code, said in ran.err) == (10, True), ran.err
