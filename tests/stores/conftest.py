@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.scheduler.conftest import command, resnap
+from tests.scheduler.conftest import command, producers_stay, resnap
 from tests.stores.servers import BINARIES, running
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.stores.servers import Kind, Server
 
-__all__ = ["command", "resnap"]
+__all__ = ["command", "producers_stay", "resnap"]
 REQUIRED = frozenset(filter(None, os.environ.get("RESNAP_TEST_STORES_REQUIRED", "").split(",")))
 """Names of servers without which the tests fail; CI names those that it has built."""
 

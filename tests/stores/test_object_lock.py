@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Sets = Callable[[str], FixtureSet]
     Servers = Callable[..., Server]
 
-pytestmark = pytest.mark.stores
+pytestmark = [pytest.mark.stores, pytest.mark.usefixtures("producers_stay")]
 BUCKET: Final = "locked"
 
 
