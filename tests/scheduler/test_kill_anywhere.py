@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from resnap.tiering.shipping.lease import LEASE_PREFIX, read_holder
 from tests.scheduler.failing_disk import kill_after_a_step
 from tests.scheduler.files import tree
 from tests.scheduler.scenes import OFTENER, VERBS, Scene, Stage, contents
@@ -62,6 +63,9 @@ def kill_before(scene: Scene, at: int) -> bool:
 def check_rerun(scene: Scene, expected: object) -> None:
     assert scene.run() == 0
     assert scene.check() == expected
+    # One that was killed after its work leaves its lease to the next run that has any.
+    leases = [path for path in scene.root.rglob(f"{LEASE_PREFIX}/**/*") if path.is_file()]
+    assert all(read_holder(path.read_bytes()).process.is_dead for path in leases)
     scene.check_end()
     before = contents(scene.root)
     assert scene.run() == 0

@@ -138,7 +138,8 @@ def test_too_little_address_space_for_many_threads_is_reported_and_one_rerun_com
     log_dir, store = fixture_set(SET).data, tmp_path / "store"
     tier = (log_dir, "--topic", "payments", *LOCAL, "--state-dir", "none", "--to", store.as_uri(), "--parallel", 8)
     command = [sys.executable, "-m", "resnap", "tier", *map(str, tier), "--threads", "8"]
-    limited = ["sh", "-c", 'ulimit -v 1150000; exec "$@"', "sh", *command]
+    # With such stacks the start of a thread fails; without, what it first asks for may, and Thread.start waits forever.
+    limited = ["sh", "-c", 'ulimit -s 65536; ulimit -v 1700000; exec "$@"', "sh", *command]
     ran = subprocess.run(limited, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert ran.returncode == LimitError.exit_code, ran.stderr
     assert "ulimit -v" in ran.stderr
