@@ -23,7 +23,6 @@ from resnap.storage.layouts.segments import Provenance
 from resnap.storage.processes import at_work_on
 from resnap.storage.stores.protocol import delete_below
 from resnap.storage.stores.urls import open_store
-from resnap.storage.throttle import Throttle
 from resnap.storage.version import resnap_version
 from resnap.tiering.held_check import held_problems
 from resnap.tiering.judging.eligibility import before_replay
@@ -32,7 +31,6 @@ from resnap.tiering.judging.planning import left_out_warning, unread_warning
 from resnap.tiering.judging.refusal import Reason, refusal_of, stop_for
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import high_watermark_of, looked_at, warn_unmatched
-from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
@@ -44,7 +42,7 @@ from resnap.tiering.shipping.stored_topics import by_cluster, by_metadata, keep_
 from resnap.tiering.staged import destination_url
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.storage.errors import ResnapError
@@ -54,6 +52,7 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.planning import SavedPlan
     from resnap.tiering.planner import Planned, Planner, Replayed
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
+    from resnap.tiering.shipping.delivery import Delivery
     from resnap.tiering.shipping.segment_bundle import CopyOrder
     from resnap.tiering.shipping.segment_copy import CopiedSegment
 
@@ -136,7 +135,10 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
                 # Replay: scan headers, combine them to the state at each boundary, and stage the snapshots.
                 replays = work.planner.replay(plans, crew.staging_url, replaying)
                 # Choose the snapshot of each segment, copy and verify its objects, publish it: its manifest is last.
-                with crew.ship_all(replays) as shipments:
+                at_once, look = crew.shipper.parallel, partial(crew.note, 0)
+                rest = _until_failure(replays, failures)
+                shipments = as_done(crew.ship, rest, at_once, crew.stop, name="resnap-partition", look=look)
+                with closing(replays), closing(shipments):
                     for replayed, shipped in shipments:
                         order, shipment = waiting.pop(replayed.result.topic_partition), shipped()
                         finished += shipment.counted
@@ -151,10 +153,20 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
     had_begun = any(order.left.already for order in left.orders)
     report(Ended(len(visible) - finished) if failures else Ended(0, partly_done=had_begun))
     # Verify what the store held already, where this run would keep more producers than the one that shipped it.
-    if all(isinstance(failure, LockedError) for failure in failures) and any(order.doubted for order in left.orders):
+    if not _has_failed(failures) and any(order.doubted for order in left.orders):
         with work.progress("verify") as (progress,):
             for wrong in held_problems(work.planner, left.orders, progress, work.warn):
                 report(wrong)
+
+
+def _has_failed(failures: Iterable[ResnapError]) -> bool:
+    """Whether anything else failed than partitions that other runs are at work on."""
+    return not all(isinstance(failure, LockedError) for failure in failures)
+
+
+def _until_failure(replays: Iterator[Replayed], failures: Sequence[ResnapError]) -> Iterator[Replayed]:
+    while not _has_failed(failures) and (replayed := next(replays, None)) is not None:
+        yield replayed
 
 
 def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress: Progress) -> Left:
@@ -294,12 +306,7 @@ def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, v
         at_once = uploading.parallel if executors is None else executors.items_at_once
         threads = stack.enter_context(ThreadPoolExecutor(at_once, "resnap-ship"))
         shipper = Shipper(
-            delivery=Delivery(
-                store=work.store,
-                verification=uploading.verification,
-                throttle=Throttle(bytes_per_s=uploading.bytes_per_s),
-                complain=work.warn,
-            ),
+            delivery=uploading.delivery(work.store, work.warn),
             layout=uploading.layout,
             staged=open_store(staging_url, engine.s3),
             rules=work.planner.rules,
@@ -383,7 +390,7 @@ def _copy_by(
 
 @dataclass(slots=True)
 class _Crew:
-    """Ships partitions, each in a thread of its own, until the store fails."""
+    """Ships partitions, each in a thread of its own."""
 
     staging_url: str
     """Where the replay leaves its snapshots."""
@@ -393,41 +400,21 @@ class _Crew:
     executors: TaskPool[CopyOrder, CopiedSegment] | None
     _lock: Lock = field(default_factory=Lock)
     _under_way: int = 0
-    _has_failed: bool = False
-
-    @contextmanager
-    def ship_all(
-        self, replays: Generator[Replayed, None, None]
-    ) -> Iterator[Iterable[tuple[Replayed, Callable[[], PartitionShipment]]]]:
-        """Give what ships each partition as soon as it is replayed, several at once, until the store fails."""
-
-        def until_failure() -> Iterator[Replayed]:
-            while not self._has_failed and (replayed := next(replays, None)) is not None:
-                yield replayed
-
-        look, at_once = partial(self._note, 0), self.shipper.parallel
-        shipments = as_done(self.ship, until_failure(), at_once, self.stop, name="resnap-partition", look=look)
-        with closing(replays), closing(shipments):
-            yield shipments
 
     def ship(self, replayed: Replayed) -> PartitionShipment:
         """Ship the eligible segments of a partition, unless another run does: the others need not wait for it."""
         order = self.orders[replayed.result.topic_partition]
         now_ms = self.shipper.now_ms()
         place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
-        self._note(1)
+        self.note(1)
         segments, size_bytes = _amount(order)
         self.progress.expect(-segments, -size_bytes)  # what of it is eligible counts from here on
         try:
             with leased(self.shipper.delivery.store, place, who=this_run(), now_ms=now_ms) as lease:
-                shipment = self.shipper.ship_partition(
-                    order.provenance, order.left.candidates, replayed.result, lease.hold
-                )
+                candidates = order.left.candidates
+                return self.shipper.ship_partition(order.provenance, candidates, replayed.result, lease.hold)
         finally:
-            self._note(-1)
-        if not all(isinstance(failure, LockedError) for failure in shipment.failures):
-            self._has_failed = True  # and never again otherwise: other threads write it, too
-        return shipment
+            self.note(-1)
 
     def stop(self) -> None:
         """Drop all work in progress, in all threads and on all executors."""
@@ -435,7 +422,8 @@ class _Crew:
         if self.executors is not None:
             self.executors.close()
 
-    def _note(self, more: int) -> None:
+    def note(self, more: int) -> None:
+        """Show how many partitions, or segments on executors, are being shipped: ``more`` than before."""
         with self._lock:
             self._under_way += more
             if self._under_way:

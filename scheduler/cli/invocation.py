@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.contract import Observer, Result, give
+from resnap.scheduler.job.contract import Observer, Result
 from resnap.scheduler.output.progress import show_progress
 from resnap.scheduler.output.rendering import Answer
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from resnap.replay.watching import Progress
@@ -77,7 +77,12 @@ class Invocation:
                 first = next(left, [])  # before its head is printed
                 self.output.dump(view.dump(chain(first, chain.from_iterable(left))))
             else:
-                self._print(results, view, lambda result: self._take(result, view, faults, findings))
+                with self._printing(view, lambda result: self._take(result, view, faults, findings)) as listen:
+                    if callable(results):
+                        results(listen)
+                    else:
+                        for result in results:
+                            listen(result)
         except ResnapError as error:
             faults.append(error)
         self.failures.report_all(faults)
@@ -85,7 +90,9 @@ class Invocation:
         self.failures.report_all(findings)
         return view.exit_code or (findings[0].exit_code if findings and not has_failed else OK)
 
-    def _print(self, results: Results[R], view: View[R], rows_of: Callable[[R], list[Row]]) -> None:
+    @contextmanager
+    def _printing(self, view: View[R], rows_of: Callable[[R], list[Row]]) -> Iterator[Callable[[R], None]]:
+        """Give what prints the rows of a result; the rest of the answer is printed at the end."""
         is_table = self.output.form == "table"
         put: Callable[[Row | None], None] | None = None
 
@@ -97,7 +104,7 @@ class Invocation:
                 put(row)
 
         try:
-            give(results, listen)
+            yield listen
             put = put or self._begin(view)
         except (KeyboardInterrupt, Exception):
             view.is_cut_short = True

@@ -213,15 +213,6 @@ Results: TypeAlias = "Iterable[R] | Callable[[Callable[[R], None]], None]"
 """What a run gives: results to be asked for, or a function that does the work and calls its listener with each."""
 
 
-def give(results: Results[R], listener: Callable[[R], None]) -> None:
-    """Call ``listener`` with each result, as soon as it is there."""
-    if callable(results):
-        results(listener)
-    else:
-        for result in results:
-            listener(result)
-
-
 class View(Generic[R]):
     """How the results of one run are shown. It sees each result once and counts what totals need.
 

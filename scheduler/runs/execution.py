@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from resnap.scheduler.job.contract import Observer, Result, give, verb_of
+from resnap.scheduler.job.contract import Observer, Result, verb_of
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.runs.configuration import place_of, scanned_sources
@@ -263,7 +263,11 @@ class ServiceContext:
                 self.warn(text)
             self._keep_state(result, row)
 
-        give(results, keep_one)
+        if callable(results):
+            results(keep_one)
+        else:
+            for result in results:
+                keep_one(result)
         return view.totals()
 
     def _keep_state(self, result: Result, row: Row | None) -> None:

@@ -30,7 +30,7 @@ from resnap.tiering.deleting import Limits, collect, delete_beyond, find_garbage
 from resnap.tiering.repairing.originals import RECORD, Replacements, folders_in, read_record
 from resnap.tiering.repairing.replacing import Replacer, SegmentGoneError, Versions
 from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.segment_copy import publish, upload
+from resnap.tiering.shipping.segment_copy import copy_segment, publish
 from tests.cases import mostly_slow
 from tests.storage.layouts.manifests import stored
 from tests.tiering.shipping import LATER_MS, UPGRADED, manifest_keys
@@ -365,7 +365,7 @@ def scenes(layout: str, fixture_set: Callable[[str], FixtureSet]) -> Callable[[O
 def tier(store: ObjectStore, layout: Any, cargo: Cargo) -> None:
     delivery = Delivery(store=store)
     form = layout_named(layout)
-    publish(delivery, form, upload(delivery, form, cargo.order, cargo.segment, cargo.indexes))
+    publish(delivery, form, copy_segment(delivery, form, cargo.order, cargo.segment, cargo.indexes))
 
 
 STOPPED: Final = (("", "repair"), ("repair", "undo"), ("repair", "gc"), ("repair undo", "gc"), ("", "retain"),

@@ -23,7 +23,7 @@ from resnap.storage.log.producer_snapshot import ProducerEntry, snapshot_bytes
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.shipping.delivery import Delivery, Proof
 from resnap.tiering.shipping.segment_bundle import CopyOrder, EpochHistory, SegmentChangedError
-from resnap.tiering.shipping.segment_copy import publish, upload
+from resnap.tiering.shipping.segment_copy import copy_segment, publish
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.verifying.verification import StoreReader
 from tests.tiering.shipping import (
@@ -74,7 +74,7 @@ class Cargo:
             beside = tuple(info for info in store.list() if info.key.endswith(".manifest"))
         delivery = Delivery(store=store, proof=proof)
         segment = replace(self.segment, provenance=self.provenance, created_at_ms=now_ms, beside=beside)
-        uploaded = upload(delivery, Flat(), self.order, segment, self.indexes)
+        uploaded = copy_segment(delivery, Flat(), self.order, segment, self.indexes)
         return publish(delivery, Flat(), uploaded)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:

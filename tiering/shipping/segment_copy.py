@@ -1,7 +1,7 @@
 """Copies one segment into a store: chooses its snapshot, checks its files, writes and verifies its objects.
 
-The same function runs in a thread of this process and in a task on an executor. Its input and output are plain values,
-so that both can be sent. Keys depend on the content, so a repeated copy does no harm.
+The same functions run in a thread of this process and in a task on an executor. What they take and give are plain
+values, which can be sent. Keys depend on the content, so a repeated copy does no harm.
 
 The segment is not visible until ``publish`` has written its manifest, last of all, in one process for all segments of a
 partition. **No manifest, no segment.** A crash at any point leaves objects that nothing names, and objects that a
@@ -29,7 +29,7 @@ from resnap.tiering.shipping.segment_bundle import new_segment
 from resnap.tiering.shipping.snapshot_choice import choose_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import BinaryIO
 
     from resnap.replay.window import ReplayRules
@@ -61,41 +61,20 @@ class CopiedSegment:
     """What the copying process has found out about the store, if that is another one."""
 
 
-def copy_segment(
-    order: CopyOrder, delivery: Delivery, *, layout: Layout, staged: ObjectStore, rules: ReplayRules
-) -> CopiedSegment:
-    """Read a segment and write its objects.
-
-    Args:
-        order: the segment to copy.
-        delivery: writes objects.
-        layout: gives their keys.
-        staged: the sink of the replay's snapshots.
-        rules: of the replay, recorded in the manifest.
-
-    Raises:
-        ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
-        SegmentChangedError, LeaderEpochsWrongError, IndexUnusableError: it cannot be shipped now.
-        FormatError, LogDirError: the segment is damaged, or cannot be read.
-        VerificationError, TopicIdUnknownError, TopicNameTooLongError, ConfigurationError, StoreError: as ``upload``.
-
-    """
-    delivery.check_going_on()
-    chosen = choose_snapshot(
-        order.provenance.topic_partition,
-        order.rebuilt,
-        rules,
-        staged,
-        order.sources,
-        as_found=layout.keeps_snapshots_as_found,
+def checked_segment(
+    order: CopyOrder, layout: Layout, staged: ObjectStore, rules: ReplayRules
+) -> tuple[NewSegment, SegmentIndexes]:
+    """Choose the snapshot, its own or one in ``staged``, the sink of the replay; return as ``new_segment`` does."""
+    as_found, partition = layout.keeps_snapshots_as_found, order.provenance.topic_partition
+    return new_segment(
+        order, choose_snapshot(partition, order.rebuilt, rules, staged, order.sources, as_found=as_found)
     )
-    return upload(delivery, layout, order, *new_segment(order, chosen))
 
 
-def upload(
+def copy_segment(
     delivery: Delivery, layout: Layout, order: CopyOrder, segment: NewSegment, indexes: SegmentIndexes
 ) -> CopiedSegment:
-    """Put the objects of one segment into the store; several segments may be uploaded at once.
+    """Put the objects of one segment into the store; several segments may be copied at once.
 
     Raises:
         ShippedMeanwhileError: the segment has got a manifest from another run, or from a broker.
@@ -152,10 +131,15 @@ class Uploading:
     layout: Layout = field(default_factory=partial(layout_named, "flat"))
     """How the keys and manifests of the store are made."""
 
+    def delivery(self, store: ObjectStore, complain: Callable[[str], None]) -> Delivery:
+        """Return a delivery to ``store`` under these settings."""
+        throttle = Throttle(bytes_per_s=self.bytes_per_s)
+        return Delivery(store=store, verification=self.verification, throttle=throttle, complain=complain)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyTask:
-    """Copies an order on an executor, with all arguments of ``copy_segment`` opened there."""
+    """Copies a segment on an executor, with the stores opened there."""
 
     store_url: str
     staged_url: str
@@ -168,7 +152,8 @@ class CopyTask:
         """Return the copied segment."""
         delivery, said = _delivery(self.store_url, self.sources, self.uploading)
         staged = self.sources.store(self.staged_url)
-        copied = copy_segment(order, delivery, layout=self.uploading.layout, staged=staged, rules=self.rules)
+        layout = self.uploading.layout
+        copied = copy_segment(delivery, layout, order, *checked_segment(order, layout, staged, self.rules))
         return replace(copied, warnings=tuple(said))
 
 
@@ -179,13 +164,7 @@ def _delivery(store_url: str, sources: Sources, uploading: Uploading) -> tuple[D
     There is one for each process, which tests the store's checks once.
     """
     said: list[str] = []
-    delivery = Delivery(
-        store=sources.store(store_url),
-        verification=uploading.verification,
-        throttle=Throttle(bytes_per_s=uploading.bytes_per_s),
-        complain=said.append,
-    )
-    return delivery, said
+    return uploading.delivery(sources.store(store_url), said.append), said
 
 
 def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> ShippedSegment:
@@ -196,8 +175,8 @@ def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> Shippe
     last. A deletion puts a tombstone to the key of the manifest first, which then is not free.
 
     Raises:
-        ShippedMeanwhileError, SegmentChangedError, VerificationError, StoreError: as ``upload`` does.
-        DeletedMeanwhileError: the objects that ``upload`` wrote were deleted.
+        ShippedMeanwhileError, SegmentChangedError, VerificationError, StoreError: as ``copy_segment`` does.
+        DeletedMeanwhileError: its objects were deleted.
 
     """
     store, objects = delivery.store, copied.objects

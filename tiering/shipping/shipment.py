@@ -32,7 +32,7 @@ from resnap.tiering.shipping.segment_bundle import (
     SegmentDeletedError,
     reporting_change,
 )
-from resnap.tiering.shipping.segment_copy import copy_segment, publish
+from resnap.tiering.shipping.segment_copy import checked_segment, copy_segment, publish
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError, TransactionHistory
 from resnap.tiering.shipping.shipped import ShippedTopic
 from resnap.tiering.shipping.side_by_side import side_by_side
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.manifest import SnapshotHow
     from resnap.storage.layouts.protocol import Layout
-    from resnap.storage.layouts.segments import Provenance, ShippedSegment
+    from resnap.storage.layouts.segments import Provenance
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.sources.files import Sources
@@ -158,15 +158,29 @@ class Shipper:
             except StoreError as error:
                 shipment.failures.append(error)
                 return shipment
-            _Partition(
+            sources, inventory = self.sources, eligibility.inventory
+            partition = _Partition(
                 shipper=self,
+                shipment=shipment,
                 delivery=self.delivery.part(),
                 provenance=replace(provenance, apart=left.apart),
                 left=left,
                 shipped=shipped,
                 rebuilt={boundary.offset: boundary for boundary in result.boundaries},
                 lease=hold_lease,
-            ).ship(shipment)
+                epochs=EpochHistory(inventory.partition, sources),
+                transactions=TransactionHistory.of(inventory.partition, sources),
+            )
+            shipment.already += left.already
+            shipment.failures += left.failures if left.unsettled else ()
+            segments = left.candidates.segments
+            self.expect(len(segments), sum(segment.size_bytes for segment in segments))
+            copies = side_by_side(partition.copy, left.order, self.parallel, partition.delivery.stop, self.threads)
+            with closing(copies):
+                for number, (_, copied) in enumerate(copies):
+                    if not partition.has_settled(number, copied):
+                        break
+            shipment.eligibility = left.candidates.also_refusing(partition.refusals)
         return shipment
 
     def shipped_of(self, provenance: Provenance) -> ShippedTopic:
@@ -181,6 +195,9 @@ class _Partition:
     """The remainder of one partition while it is shipped."""
 
     shipper: Shipper
+    shipment: PartitionShipment
+    """Its outcome, which is added to."""
+    refusals: list[Refusal] = field(default_factory=list)
     delivery: Delivery
     """Its own, that may be stopped by itself."""
     provenance: Provenance
@@ -190,68 +207,57 @@ class _Partition:
     rebuilt: Mapping[int, BoundaryResult]
     """By offset."""
     lease: Callable[[], None]
-    _epochs: EpochHistory = field(init=False)
+    epochs: EpochHistory
+    transactions: TransactionHistory
     _is_same: bool = False
     _lock: Lock = field(default_factory=Lock)
 
-    def __post_init__(self) -> None:
-        """Read the leader epoch checkpoint."""
-        self._epochs = EpochHistory(self.left.candidates.inventory.partition, self.shipper.sources)
+    def has_settled(self, number: int, copied: Callable[[], CopiedSegment]) -> bool:
+        """Publish the segment with this number in the order, or note why not; False if none may follow it."""
+        segment, depends_on = self.left.order[number]
+        try:
+            _check_led_to(segment, depends_on, self.shipment.shipped)
+            ready = copied()
+            self.transactions.check(segment, ready.transactions, ready.aborted)
+            self._publish(ready)
+        except _GAPS as error:
+            self.refusals.append(_refusal(segment, error))
+            self._count(segment)
+        except LogDirError as error:
+            # The segment is of the log, for all that is known: those that follow wait for it.
+            self.refusals += [_refusal(waiting, error) for waiting, _ in self.left.order[number:]]
+            return False
+        except ShippedMeanwhileError:
+            self.shipment.already += 1
+            self._count(segment)
+        except (StoreError, VerificationError, LockedError) as error:
+            self.shipment.failures.append(error)
+            return False
+        return True
 
-    def ship(self, shipment: PartitionShipment) -> None:
-        """Ship the whole remainder, and write the outcome into ``shipment``."""
-        shipper, left = self.shipper, self.left
-        segments = left.candidates.segments
-        shipment.already += left.already
-        shipment.failures += left.failures if left.unsettled else ()
-        shipper.expect(len(segments), sum(segment.size_bytes for segment in segments))
-        refusals: list[Refusal] = []
-        transactions = TransactionHistory.of(left.candidates.inventory.partition, shipper.sources)
-        work = side_by_side(self._copy, left.order, shipper.parallel, self.delivery.stop, shipper.threads)
-        with closing(work):
-            for number, ((segment, depends_on), copied) in enumerate(work):
-                try:
-                    _check_led_to(segment, depends_on, shipment.shipped)
-                    ready = copied()
-                    transactions.check(segment, ready.transactions, ready.aborted)
-                    self._publish(ready, shipment)
-                except _GAPS as error:
-                    refusals.append(_refusal(segment, error))
-                except LogDirError as error:
-                    # The segment is of the log, for all that is known: those that follow wait for it.
-                    refusals += [_refusal(waiting, error) for waiting, _ in left.order[number:]]
-                    break
-                except ShippedMeanwhileError:
-                    shipment.already += 1
-                except (StoreError, VerificationError, LockedError) as error:
-                    shipment.failures.append(error)
-                    break
-                self._count(segment, shipment)
-        shipment.eligibility = left.candidates.also_refusing(refusals)
-
-    def _copy(self, step: tuple[Segment, int | None]) -> CopiedSegment:
+    def copy(self, step: tuple[Segment, int | None]) -> CopiedSegment:
         """Have the objects of a segment written, here or on an executor: all that can run in parallel with others."""
         self.delivery.check_going_on()
-        segment, _ = step
-        attributes: dict[str, str | int] = {"resnap.segment": str(segment.path), "resnap.bytes": segment.size_bytes}
-        shipper = self.shipper
+        (segment, _), shipper = step, self.shipper
+        attributes: dict[str, str | int] = {"resnap.segment": segment.path, "resnap.bytes": segment.size_bytes}
         with span("ship segment", **attributes):
             order = self._order(segment)
             if shipper.copy_elsewhere is not None:
                 return shipper.copy_elsewhere(order, self.delivery)
-            return copy_segment(order, self.delivery, layout=shipper.layout, staged=shipper.staged, rules=shipper.rules)
+            checked = checked_segment(order, shipper.layout, shipper.staged, shipper.rules)
+            return copy_segment(self.delivery, shipper.layout, order, *checked)
 
     def _order(self, segment: Segment) -> CopyOrder:
         """Take the lease, and return the order, with what was listed if no other run can write unnoticed."""
         self._hold_lease()
         sources = self.shipper.sources
         with reporting_change(segment, sources):
-            leader_epochs = self._epochs.up_to(segment)
+            leader_epochs = self.epochs.up_to(segment)
         found = self.rebuilt[end_of(segment)]
         return CopyOrder(
             provenance=self.provenance,
             segment=segment,
-            log_start_offset=self._epochs.log_start_offset,
+            log_start_offset=self.epochs.log_start_offset,
             sources=sources,
             leader_epochs=leader_epochs,
             rebuilt=replace(found, boundary=replace(found.boundary, evidence=BoundaryEvidence())),
@@ -259,8 +265,8 @@ class _Partition:
             beside=self.shipped.beside(segment.base_offset) if self.delivery.keeps_conditions else None,
         )
 
-    def _publish(self, copied: CopiedSegment, shipment: PartitionShipment) -> None:
-        """Publish the segment, and add it to ``shipment``."""
+    def _publish(self, copied: CopiedSegment) -> None:
+        """Publish the segment, and add it to what was shipped."""
         self._hold_lease()
         found = publish(self.delivery, self.shipper.layout, copied)
         published = Shipped(
@@ -271,22 +277,21 @@ class _Partition:
             entries=copied.segment.origin.entries_count,
             manifest_key=found.manifest_key,
         )
+        is_ours = True
         try:
             self._hold_lease()  # where conditions do not hold, who took over may have deleted what it names
-        except BaseException as error:  # also for want of a thread or memory: the segment is visible already
-            if not isinstance(error, LockedError) or self._is_there(published):
-                self._add(shipment, published, found)
-                self._count(copied.order.segment, shipment)
+        except LockedError:
+            is_ours = False
             raise
-        self._add(shipment, published, found)
+        finally:  # also for want of a thread or memory: the segment is visible already
+            if is_ours or self._is_there(published):
+                if all(other.base_offset < published.base_offset for other in self.shipment.shipped):
+                    self.shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot_key}"
+                self.shipment.shipped.append(published)
+                self._count(copied.order.segment)
 
-    def _add(self, shipment: PartitionShipment, published: Shipped, found: ShippedSegment) -> None:
-        if all(other.base_offset < published.base_offset for other in shipment.shipped):
-            shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot_key}"
-        shipment.shipped.append(published)
-
-    def _count(self, segment: Segment, shipment: PartitionShipment) -> None:
-        shipment.counted += 1
+    def _count(self, segment: Segment) -> None:
+        self.shipment.counted += 1
         self.shipper.progress(1, segment.size_bytes)
 
     def _hold_lease(self) -> None:
