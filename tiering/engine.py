@@ -210,34 +210,23 @@ class Engine:
         self._check_reach(url)
         self._reached = self._warm_spark().check_reach(locators, url, self.reading.sources, dress)
 
-    def shares(self, most_tasks: int | None, bytes_per_s: int | None) -> tuple[int | None, int | None]:
-        """Return how many tasks may run at once, and the share of ``bytes_per_s`` of each; starts Spark.
-
-        A limit on bytes is divided among the current slots, or fewer tasks if fewer are wanted.
-        """
-        if bytes_per_s is None:
-            return most_tasks, None
-        with self._warm_spark().context() as context:
-            slots: int = context.defaultParallelism
-        tasks = min(slots, most_tasks or slots)
-        return tasks, max(1, bytes_per_s // tasks)
-
     @contextmanager
     def task_pool(
         self,
-        work: Callable[[_T], _R],
+        work: Callable[[int | None], Callable[[_T], _R]],
         description: str,
         *,
-        most_tasks: int | None = None,
-        most_items: int | None = None,
+        at_once: int | None = None,
+        bytes_per_s: int | None = None,
     ) -> Iterator[TaskPool[_T, _R]]:
         """Yield executors that run ``work``, beside the replays that the same thread starts.
 
         Args:
-            work: a plain value that is called with an item; an error of ours that it raises is raised here.
+            work: gives a plain value for a task's share of ``bytes_per_s``; the value is called with an item, and an
+                error of ours that it raises is raised here.
             description: its name on Spark's own pages.
-            most_tasks: tasks at once; None for as many as there are slots.
-            most_items: items requested at once, likewise.
+            at_once: tasks, and requested items, at once; None for as many as there are slots.
+            bytes_per_s: a limit, which is divided among the current slots, or the tasks if these are fewer.
 
         Raises:
             ResnapError: Spark did not start.
@@ -246,7 +235,12 @@ class Engine:
         from resnap.replay.spark.task_pool import TaskPool  # noqa: PLC0415 - imports pyspark
 
         with self._warm_spark().context() as context:
-            pool = TaskPool(context, work, description, most_tasks=most_tasks, most_items=most_items)
+            most_tasks = at_once
+            if bytes_per_s is not None:
+                slots: int = context.defaultParallelism
+                most_tasks = min(slots, at_once or slots)
+                bytes_per_s = max(1, bytes_per_s // most_tasks)
+            pool = TaskPool(context, work(bytes_per_s), description, most_tasks=most_tasks, most_items=at_once)
             with closing(pool):
                 yield pool
 

@@ -183,7 +183,7 @@ class StoreCheck:
         """
         url = self.part.store.url
         self.planner.engine.check_reach([f"{url}/{min(to_read)}"], DISCARD)
-        return self.planner.engine.task_pool(ReadTask(url, self.sources), "reading segments back")
+        return self.planner.engine.task_pool(lambda _: ReadTask(url, self.sources), "reading segments back")
 
     @property
     def judged_beside(self) -> set[str]:

@@ -353,21 +353,21 @@ def _bury(work: TierWork, order: TierOrder) -> None:
             work.store.put(key, TOMBSTONE)
 
 
-@contextmanager
-def _executors(work: TierWork, staging_url: str) -> Iterator[TaskPool[CopyOrder, CopiedSegment]]:
-    """Yield the executors that copy segments; a limit on bytes per second is divided among their tasks."""
+def _executors(work: TierWork, staging_url: str) -> AbstractContextManager[TaskPool[CopyOrder, CopiedSegment]]:
+    """Return the executors that copy segments; a limit on bytes per second is divided among their tasks."""
     engine, uploading = work.planner.engine, work.uploading
     asked = uploading.parallel if uploading.is_parallel_asked else None
-    most_tasks, bytes_per_s = engine.shares(asked, uploading.bytes_per_s)
-    task = CopyTask(
-        store_url=work.store.url,
-        staged_url=staging_url,
-        uploading=replace(uploading, bytes_per_s=bytes_per_s),
-        rules=work.planner.rules,
-        sources=engine.reading.sources,
-    )
-    with engine.task_pool(task, "copying segments", most_tasks=most_tasks, most_items=asked) as pool:
-        yield pool
+
+    def task(bytes_per_s: int | None) -> CopyTask:
+        return CopyTask(
+            store_url=work.store.url,
+            staged_url=staging_url,
+            uploading=replace(uploading, bytes_per_s=bytes_per_s),
+            rules=work.planner.rules,
+            sources=engine.reading.sources,
+        )
+
+    return engine.task_pool(task, "copying segments", at_once=asked, bytes_per_s=uploading.bytes_per_s)
 
 
 def _copy_by(

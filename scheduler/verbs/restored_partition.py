@@ -207,10 +207,9 @@ def restoring_copier(
     for log_dir in into:
         engine.check_reach(sources, log_dir.as_uri(), replace(dress_of(log_dir), mode=FILE_MODE, mtime_ns=None))
     asked = settings.parallel if settings.origin("parallel") != DEFAULT_ORIGIN else None
-    most_tasks, bytes_per_s = engine.shares(asked, settings.bwlimit)
     pool: TaskPool[Any, Any]
     with (
-        engine.task_pool(FileTask(bytes_per_s), "writing files", most_tasks=most_tasks, most_items=asked) as pool,
+        engine.task_pool(FileTask, "writing files", at_once=asked, bytes_per_s=settings.bwlimit) as pool,
         ThreadPoolExecutor(pool.items_at_once, "resnap-copy") as threads,
     ):
         yield Copier(threads=threads, at_once=pool.items_at_once, elsewhere=pool.result, stop=pool.close)
