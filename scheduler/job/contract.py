@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -229,6 +229,11 @@ class View(Generic[R]):
     is_cut_short: bool = False
     """Whether an error or an interrupt has ended the results before their end."""
 
+    @cached_property
+    def _totals(self) -> dict[str, Any]:
+        """What is counted; without it there are none."""
+        return {}
+
     @property
     def exit_code(self) -> int:
         """What the results call for, whatever else went wrong; 0 for nothing."""
@@ -265,7 +270,7 @@ class View(Generic[R]):
 
     def totals(self) -> Row:
         """Return the totals over all results so far."""
-        return {}
+        return self._totals
 
     def tail(self) -> Row:
         """Return what stands behind the rows in JSON: the totals, unless a job has more to say."""

@@ -160,15 +160,10 @@ class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
         if isinstance(result, Unread):
             return None
         row = row_of(AnnouncedRow, result.what)
-        self._totals["segments"] += row["segments"]
-        self._totals["bytes"] += row["bytes"]
-        self._totals["below"] += row["below"]
+        for key in ("segments", "bytes", "below"):
+            self._totals[key] += row[key]
         self._totals["awaitLeaders"] += row["awaitsLeader"]
         return {**row}
-
-    def totals(self) -> Row:
-        """Return what was, or could be, announced in all."""
-        return self._totals
 
     @property
     def exit_code(self) -> int:

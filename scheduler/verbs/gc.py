@@ -227,10 +227,6 @@ class GarbageView(View[Found | Reported[int] | Unread]):
         self._deaths[result.death] += 1
         return row | {"why": result.death.value}
 
-    def totals(self) -> Row:
-        """Return how much there is in all."""
-        return self._totals
-
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and how to delete what is listed."""
         request = self._request

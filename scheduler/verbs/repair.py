@@ -332,10 +332,6 @@ class UndoView(View[Result]):
             "manifest": record.manifest_key,
         }
 
-    def totals(self) -> Row:
-        """Return how many segments are as they were."""
-        return self._totals
-
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
         segments = some(self._totals["undone"], "segment")

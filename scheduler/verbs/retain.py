@@ -224,14 +224,9 @@ class RetainView(SummedView["Reported[PartitionRetention] | Unread"]):
         if isinstance(result, Unread):
             return None
         row = row_of(RetainedRow, result.what)
-        self._totals["deleted"] += row["deleted"]
-        self._totals["kept"] += row["kept"]
-        self._totals["bytes"] += row["bytes"]
+        for key in ("deleted", "kept", "bytes"):
+            self._totals[key] += row[key]
         return {**row}
-
-    def totals(self) -> Row:
-        """Return what is deleted, and what stays, in all."""
-        return self._totals
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next."""

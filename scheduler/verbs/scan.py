@@ -337,14 +337,9 @@ class ScanView(SummedView["Reported[PartitionScan] | Unread"]):
         self._lost_state: list[PartitionScan] = []
 
     @property
-    def lost(self) -> int:
-        """How many boundaries have no usable snapshot."""
-        return self._totals["lost"]
-
-    @property
     def exit_code(self) -> int:
         """What ``--exit-code`` calls for where snapshots are missing, or a replica seems to have lost its state."""
-        return MISSING_FOUND if self._request.exit_code and (self.lost or self._lost_state) else OK
+        return MISSING_FOUND if self._request.exit_code and (self._totals["lost"] or self._lost_state) else OK
 
     def row(self, result: Reported[PartitionScan] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
@@ -370,17 +365,15 @@ class ScanView(SummedView["Reported[PartitionScan] | Unread"]):
         told = ("lost", "brokerStops", "blocking", "lostProducerState", "strays")
         return row if row["compaction"] != "compacted" and any(row[key] for key in told) else None
 
-    def totals(self) -> Row:
-        """Return how many there are of each."""
-        return self._totals
-
     def closing(self) -> Iterable[str]:
         """Yield the totals in words, and what to do next."""
-        partitions = some(self._totals["partitions"] - self._totals["compacted"], "partition")
+        lost, partitions = (
+            self._totals["lost"],
+            some(self._totals["partitions"] - self._totals["compacted"], "partition"),
+        )
         yield ""
-        boundaries = some(self._totals["boundaries"], "closed segment")
-        what = f"{human_count(self.lost)} of {boundaries} in {partitions}"
-        have, their = ("has", "its") if self.lost == 1 else ("have", "their")
+        what = f"{human_count(lost)} of {some(self._totals['boundaries'], 'closed segment')} in {partitions}"
+        have, their = ("has", "its") if lost == 1 else ("have", "their")
         yield f"{what} {have} no usable producer snapshot at {their} end."
         yield from self.summed_note()
         if in_order := self._totals["partitions"] - self._totals["compacted"] - len(self._held):
@@ -393,7 +386,7 @@ class ScanView(SummedView["Reported[PartitionScan] | Unread"]):
             yield f"A broker's own tiering stops at {selected.topic_partition}: {stop.detail}."
             there = self._request.scope.typed
             replay = f"`resnap plan {there}` to see what a replay reads, then `resnap regenerate {there} --into DIR`"
-            yield f"Next: {replay if self.lost and stop.reason is Reason.MISSING_SNAPSHOT else stop.hint}."
+            yield f"Next: {replay if lost and stop.reason is Reason.MISSING_SNAPSHOT else stop.hint}."
         elif not self._lost_state:
             yield f"Next: `resnap check {self._request.scope.typed}` says which topics can be tiered."
         yield from self._without_state()
