@@ -128,7 +128,7 @@ def fewest(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     ordered = sorted(left_out)
     named = [producer for producer in ordered if producer.reason != Unexplained.LATER]
     known = {producer.producer_id for producer in named}
-    later = [one for one in ordered if one.reason == Unexplained.LATER and one.producer_id not in known]
+    later = [left for left in ordered if left.reason == Unexplained.LATER and left.producer_id not in known]
     return tuple(sorted((*named, *later[:MOST_NAMED])))
 
 

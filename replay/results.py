@@ -161,7 +161,7 @@ def partition_result(
 
 def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | None:
     """Return the plan that reads further back, or None if ``result`` is final."""
-    times = (one.unexplained_since_ms for one in result.boundaries if one.unexplained_since_ms is not None)
+    times = (found.unexplained_since_ms for found in result.boundaries if found.unexplained_since_ms is not None)
     since_ms = min(times, default=None)
     moved = plan.moved.union(*(boundary.moved for boundary in result.boundaries))
     unmoved = plan.unmoved.union(*(boundary.unmoved for boundary in result.boundaries))

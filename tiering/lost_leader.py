@@ -76,7 +76,7 @@ def aborted_and_served(partition: PartitionDir, sources: Sources) -> Iterator[Ab
     for segment in partition.segments:
         found = transactions_of(segment, sources)
         index = index_there(segment, sources)
-        there = {(one.producer_id, one.last_offset): one.first_offset for one in index or ()}
+        there = {(entry.producer_id, entry.last_offset): entry.first_offset for entry in index or ()}
         for transaction in found.entries(before) if index is not None else ():  # of a damaged one nothing is served
             first = there.get((transaction.producer_id, transaction.last_offset))
             if first is None or first > transaction.first_offset:

@@ -379,7 +379,9 @@ class PartRepair:
         try:
             is_written = self._write(partition, repair, parts)
         except LockedError as error:
-            if not any(isinstance(one, LockedError) for one in partition.failures):  # it is of the whole partition
+            if not any(
+                isinstance(failure, LockedError) for failure in partition.failures
+            ):  # it is of the whole partition
                 partition.failures.append(error)
         except (UsageError, FormatError, ConfigurationError) as error:
             partition.failures.append(error)

@@ -148,7 +148,7 @@ class StoredSnapshots:
     def _count_unusable(self, selected: SelectedPartition, asked: Mapping[str, ManifestFacts]) -> None:
         """Count the snapshots at ends of segments that are missing, or that no broker could load."""
         at = selected.topic_partition
-        ends = {one.next_base_offset: one for one in asked.values() if (one.topic, one.partition) == at}
+        ends = {facts.next_base_offset: facts for facts in asked.values() if (facts.topic, facts.partition) == at}
         unusable = [one for one in selected.inventory.boundaries if one.offset in ends and not one.state.is_usable]
         if unusable:
             url = self.check.part.store.url

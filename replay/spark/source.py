@@ -136,7 +136,7 @@ class Pruning:
         return largest is None or all(self._may_pass(name, -inf, largest) for name in _TIMES)
 
     def _may_pass(self, column: str, least: float | str, most: float | str) -> bool:
-        on_column = (one for one in self.filters if type(one) in _PASSES and one.attribute == (column,))
+        on_column = (filter_ for filter_ in self.filters if type(filter_) in _PASSES and filter_.attribute == (column,))
         return all(_PASSES[type(condition)](condition.value, least, most) for condition in on_column)
 
 

@@ -73,7 +73,7 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
         found = history.page(wanted, limit=limit + 1)
     more = ("There are more: --limit shows them.",) if len(found) > limit else ()
     closing = more if found else ("No run matches.",)
-    rows: list[Row] = [{**row_of(RunRow, one)} for one in found[:limit]]
+    rows: list[Row] = [{**row_of(RunRow, run)} for run in found[:limit]]
     run.answer(Answer(kind="run", rows=rows, columns=columns_of(RunRow), closing=lambda: closing))
 
 

@@ -270,7 +270,7 @@ class Scans:
                 sums[row["topic"]].update({name: row[name] for name in _SUMS})
         return [
             ScannedTopic(
-                topic=name, counts=counts[name], reasons=reasons[name], **{one: sums[name][one] for one in _SUMS}
+                topic=name, counts=counts[name], reasons=reasons[name], **{key: sums[name][key] for key in _SUMS}
             )
             for name in wanted
         ]
@@ -376,7 +376,7 @@ def _sizes(row: Row, judgement: Judgement) -> dict[str, int]:
 
 
 _SUMS = ("missing", "tierable", "blocked", "shipped", "freeable")
-_SUMMED = ", ".join(f"SUM({one if one == 'missing' else f'{one}_bytes'}) AS {one}" for one in _SUMS)
+_SUMMED = ", ".join(f"SUM({key if key == 'missing' else f'{key}_bytes'}) AS {key}" for key in _SUMS)
 _ORDERS = {
     TopicOrder.NAME: "MAX(0)",
     TopicOrder.BLOCKED: "SUM(blocked_bytes)",
@@ -405,7 +405,7 @@ def _where(wanted: PartitionFilter) -> tuple[str, list[object]]:
     for column, among in (("verdict", wanted.verdict), ("unblocked_by", wanted.unblocked_by)):
         if among:
             clauses.append(f"{column} IN ({', '.join('?' * len(among))})")
-            values += [one.value for one in among]
+            values += [glob.value for glob in among]
     return " AND ".join(clauses), values
 
 

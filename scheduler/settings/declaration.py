@@ -211,7 +211,7 @@ class Declared(NamedTuple):
 
     def command_line_type(self) -> Any:  # noqa: ANN401 - a type
         """Return the type as the parser of the command line knows it; what it does not know is text to it."""
-        kind, is_parsed = self.field.annotation, any(isinstance(one, BeforeValidator) for one in self.field.metadata)
+        kind, is_parsed = self.field.annotation, any(isinstance(note, BeforeValidator) for note in self.field.metadata)
         given = [member for member in get_args(kind) if member is not type(None)]
         if len(given) < len(get_args(kind)):  # optional
             is_parsed = is_parsed or any(isinstance(extra, BeforeValidator) for extra in get_args(given[0])[1:])

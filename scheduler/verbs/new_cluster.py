@@ -128,7 +128,7 @@ def begin_cluster(
         said.faults.append(_left_out(topic))
     topics = _topics(beginning, found, lost, sources, said)
     ids = [
-        highest[one.topic_partition] if one.topic_partition in highest else highest_in_snapshots(one) for one in found
+        highest[log.topic_partition] if log.topic_partition in highest else highest_in_snapshots(log) for log in found
     ]
     bootstrap = beginning.bootstrap
     exported, restored = beginning.exported, None

@@ -178,7 +178,7 @@ def results(
         not_replayed=not_replayed,
         releases=releases,
         faults=(*_not_known(found), *(_not_there(topic) for topic in unseen if not has_magic(topic))),
-        warnings=tuple(f"no topic that the cluster shows matches {one}" for one in unseen if has_magic(one)),
+        warnings=tuple(f"no topic that the cluster shows matches {glob}" for glob in unseen if has_magic(glob)),
         findings=tuple(_lost(found)),
     )
 

@@ -72,7 +72,7 @@ def stored_log_dir(
     """
     found = list(found)
     known = [listed.segment.facts for listed in found if listed.segment is not None]
-    clusters, brokers = ({of(one) for one in known} for of in (attrgetter("cluster_id"), attrgetter("broker_id")))
+    clusters, brokers = ({of(log) for log in known} for of in (attrgetter("cluster_id"), attrgetter("broker_id")))
     if len(clusters) > 1:
         names = sorted(str(cluster) for cluster in clusters)
         hint = f"give the URL with the id of one, such as {root}/{next(name for name in names if name != 'None')}"

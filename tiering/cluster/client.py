@@ -165,7 +165,7 @@ class Cluster:
         """
         with _translate_errors("cannot describe transactions"):
             listed = self._admin.list_transactions(producer_id_filters=list(producer_ids))
-            names = sorted({one.transactional_id for of_broker in listed.values() for one in of_broker})
+            names = sorted({listing.transactional_id for of_broker in listed.values() for listing in of_broker})
             found: dict[str, Any] = self._admin.describe_transactions(names)
             return found
 

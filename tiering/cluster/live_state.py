@@ -60,7 +60,7 @@ def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> tuple[ClusterState,
         offsets=_group_offsets(cluster, partitions),
     )
     lost = (partition["partition_index"] for partition in _led(partitions, led=False))
-    faults = (ClusterError(f"{OFFSETS_TOPIC}-{one} has no leader: its groups are not exported") for one in lost)
+    faults = (ClusterError(f"{OFFSETS_TOPIC}-{number} has no leader: its groups are not exported") for number in lost)
     return state, tuple(faults)
 
 

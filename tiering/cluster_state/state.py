@@ -290,7 +290,7 @@ def _metadata(found: Mapping[str, Any]) -> ClusterMetadata:
             for quota in found["quotas"]
         },
         access_control_entries=tuple(_record(AccessControlEntryRecord, one) for one in found["accessControlEntries"]),
-        scram_credentials=tuple(_record(UserScramCredentialRecord, one) for one in found["scramCredentials"]),
+        scram_credentials=tuple(_record(UserScramCredentialRecord, entry) for entry in found["scramCredentials"]),
         secrets_left_out=typed(int, found["secretsLeftOut"]),
         scram_left_out=tuple(
             (typed(str, user), typed(int, mechanism)) for user, mechanism in found.get("scramLeftOut", ())

@@ -186,7 +186,7 @@ def join_fingerprints(earlier: Fingerprint | None, later: Fingerprint) -> Finger
         segments=tuple(sorted((fits | now).values(), key=lambda segment: segment.base_offset)),
         snapshots=tuple(sorted([*kept, *later.snapshots], key=lambda snapshot: snapshot.offset)),
         indexes=tuple(indexes[base] for base in sorted(indexes)),
-        compared={one.offset: earlier.compared[one.offset] for one in kept if one.offset in earlier.compared}
+        compared={file.offset: earlier.compared[file.offset] for file in kept if file.offset in earlier.compared}
         | {**later.compared},
     )
 

@@ -129,8 +129,8 @@ class SegmentTransactions:
             found = known.judge(listed.pop(known.marker.offset, None))
             problems += found.problems
             undecided += found.undecided
-        problems += (f"names a transaction of producer {one.producer_id} that no marker at offset {one.last_offset}"
-                     " has aborted" for one in listed.values())  # fmt: skip
+        problems += (f"names a transaction of producer {entry.producer_id} that no marker at offset {entry.last_offset}"
+                     " has aborted" for entry in listed.values())  # fmt: skip
         return Findings(tuple(problems), tuple(undecided))
 
     def entries(self, before: OpenTransactions) -> list[AbortedTxn]:

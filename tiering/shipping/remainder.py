@@ -226,7 +226,7 @@ class _Look(NamedTuple):
         for index, (segment, (near, apart)) in enumerate(zip(self.candidates.segments, side_by_side, strict=True)):
             error = self._failure(spans[index], near, beside)
             why = self.lineage.why_foreign(segment, spans[index], [*near, *apart])
-            why = why or next((others[one.manifest_key] for one in near if one.manifest_key in others), None)
+            why = why or next((others[other.manifest_key] for other in near if other.manifest_key in others), None)
             if why is None and not self.shipped.may_overlap:
                 why = _overlap(spans[index], near)
             if error is not None:

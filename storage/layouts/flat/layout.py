@@ -287,7 +287,7 @@ def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
         next_base_offset=segment.next_base_offset,
         digests={file.kind: file.sha256 for file in segment.files},
     )
-    return next(one for one in ids if key_beside(segment, one, keys.MANIFEST_EXTENSION) not in buried)
+    return next(id_ for id_ in ids if key_beside(segment, id_, keys.MANIFEST_EXTENSION) not in buried)
 
 
 def _list_objects(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
