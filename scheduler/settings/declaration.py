@@ -79,7 +79,6 @@ class Setting:
         short: the flag's short form.
         kafka: keys of ``server.properties`` that give it; the first wins, and is the name that is shown.
         for_runs: whether a schedule or a request may set it for its own runs.
-        beside_file: whether a path in a configuration file is relative to that file.
         at_start: whether a running service keeps its value until it is restarted.
 
     """
@@ -91,8 +90,12 @@ class Setting:
     short: str | None = None
     kafka: tuple[str, ...] = ()
     for_runs: bool = False
-    beside_file: bool = False
     at_start: bool = False
+
+    @property
+    def is_path(self) -> bool:
+        """Whether it names files or directories; in a configuration file they are relative to that file."""
+        return "FILE" in (self.metavar or "") or "DIR" in (self.metavar or "")
 
 
 def from_text(parse: Callable[[str], object]) -> BeforeValidator:

@@ -24,6 +24,7 @@ from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import meant
 from resnap.storage.errors import ConfigurationError, FormatError, UsageError, in_file
 from resnap.storage.log.properties import read_properties
+from resnap.storage.stores.urls import is_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -83,9 +84,8 @@ def file_layer(path: Path) -> tuple[Layer, dict[Steps, str]]:
         where = lines.get((name,), str(path))
         if name not in DECLARED:
             raise ConfigurationError(f"{where}: there is no setting {name!r}", hint=_where_it_belongs(name))
-        layer[name] = _with_origin(name, value, f"file {where}")
-        if DECLARED[name].setting.beside_file and value != "none":
-            layer[name] = layer[name]._replace(value=_relative_to(path.parent, layer[name].value))
+        given = _with_origin(name, value, f"file {where}")
+        layer[name] = given._replace(value=_beside(path.parent, name, given.value))
     return layer, lines
 
 
@@ -272,12 +272,24 @@ def _java_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def _beside(directory: Path, name: str, value: object) -> object:
+    """Return ``value`` of the setting ``name`` with paths relative to ``directory``, those of schedules included."""
+    if name == "schedules" and isinstance(value, list):
+        return [
+            {**table, **{key: _relative_to(directory, table[key]) for key in ("sources", "to") if key in table}}
+            if isinstance(table, dict)
+            else table
+            for table in value
+        ]
+    return _relative_to(directory, value) if DECLARED[name].setting.is_path and value != "none" else value
+
+
 def _relative_to(directory: Path, value: object) -> object:
     if isinstance(value, list):
         return [_relative_to(directory, entry) for entry in value]
     if isinstance(value, dict):
         return {key: _relative_to(directory, entry) for key, entry in value.items()}
-    if not isinstance(value, str) or "://" in value:  # which is refused with what was given
+    if not isinstance(value, str) or is_store_url(value):
         return value
     return ",".join(str(directory / part.strip()) for part in value.split(","))
 

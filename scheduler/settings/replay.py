@@ -106,7 +106,7 @@ class BrokerSettings(SettingGroup):
     title = "Settings of the brokers"
 
     server_properties: Annotated[
-        Path | None, Setting("The broker's server.properties; settings are read from it.", "FILE", beside_file=True)
+        Path | None, Setting("The broker's server.properties; settings are read from it.", "FILE")
     ] = None
     metadata_log: Annotated[
         Path | None,
@@ -114,7 +114,6 @@ class BrokerSettings(SettingGroup):
             "The directory __cluster_metadata-0 of the cluster, or the log dir that contains it.",
             "DIR",
             kafka=("metadata.log.dir",),
-            beside_file=True,
         ),
     ] = None
     producer_id_expiration_ms: Annotated[
@@ -167,7 +166,6 @@ class BrokerSettings(SettingGroup):
             "DIR",
             flag="",
             kafka=("log.dirs", "log.dir"),
-            beside_file=True,
         ),
     ] = ()
 
@@ -289,7 +287,6 @@ class RunCacheSettings(SettingGroup):
             "Directory where runs keep results for later runs, and the service its database; with none, nothing is "
             "kept. The default is $XDG_STATE_HOME/resnap or ~/.local/state/resnap.",
             "DIR",
-            beside_file=True,
             at_start=True,
         ),
     ] = None

@@ -41,7 +41,7 @@ class StoreSettings(SettingGroup):
     s3_sse: Annotated[Encryption | None, Setting("Server-side encryption to request from the store.")] = None
     s3_sse_kms_key_id: Annotated[str | None, Setting("KMS key for the server-side encryption.", "ID")] = None
     s3_sse_customer_key_file: Annotated[
-        Path | None, Setting("File with a 256-bit key for SSE-C, raw or base64.", "FILE", beside_file=True)
+        Path | None, Setting("File with a 256-bit key for SSE-C, raw or base64.", "FILE")
     ] = None
     s3_storage_class: Annotated[
         str | None, Setting("Storage class of segments and their indexes; it must allow immediate reads.", "CLASS")
@@ -50,7 +50,7 @@ class StoreSettings(SettingGroup):
         Mapping[str, str], Setting("Tag for every object that is written; can be given several times.", "KEY=VALUE")
     ] = Field(default_factory=dict)
     s3_expected_bucket_owner: Annotated[str | None, Setting("AWS account that must own the bucket.", "ACCOUNT")] = None
-    s3_ca_bundle: Annotated[Path | None, Setting("CA certificates to trust, in PEM.", "FILE", beside_file=True)] = None
+    s3_ca_bundle: Annotated[Path | None, Setting("CA certificates to trust, in PEM.", "FILE")] = None
     s3_max_attempts: Annotated[Count | None, Setting("How often to try each request; 6 times unless given.", "N")] = (
         None
     )
@@ -62,7 +62,6 @@ class StoreSettings(SettingGroup):
         Setting(
             "Private RSA key (PEM) for segments that a plugin encrypted with key pair ID; can be given several times.",
             "ID=FILE",
-            beside_file=True,
         ),
     ] = Field(default_factory=dict)
 
@@ -160,6 +159,5 @@ class ShippingSettings(SettingGroup):
     ] = "none"
     encryption_public_key: Annotated[
         Mapping[str, str],
-        Setting("For the layout aiven: the public RSA key (PEM) to encrypt segments with.", "ID=FILE",
-                beside_file=True),
+        Setting("For the layout aiven: the public RSA key (PEM) to encrypt segments with.", "ID=FILE"),
     ] = Field(default_factory=dict)  # fmt: skip

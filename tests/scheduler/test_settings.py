@@ -101,6 +101,36 @@ def test_paths_in_a_file_are_relative_to_the_file(tmp_path: Path) -> None:
     assert settings.log_dirs == (tmp_path / "a", Path("/b"))
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ('command-config = "client.properties"', "client.properties"),
+        ('tokens-file = "tokens"', "tokens"),
+        ('state-dir = "state"', "state"),
+        ('s3-ca-bundle = "ca.pem"', "ca.pem"),
+        ('allow-sources = "logs"', "logs"),
+        ('allow-destinations = ["s3://bucket", "copies"]', "copies"),
+        ('encryption-private-key = { a = "a.pem" }', "a.pem"),
+    ],
+)
+def test_whatever_names_a_path_is_relative_to_the_file(tmp_path: Path, line: str, expected: str) -> None:
+    settings = loaded(tmp_path, file=line)
+    value = getattr(settings, line.split(" ", maxsplit=1)[0].replace("-", "_"))
+    paths = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else [value]
+    assert str(tmp_path / expected) in map(str, paths)
+    assert [str(path) for path in paths if "://" in str(path)] == (["s3://bucket"] if "s3:" in line else [])
+
+
+def test_places_of_schedules_are_relative_to_the_file(tmp_path: Path) -> None:
+    tables = [
+        '{ name = "a", run = "regenerate", every = "1h", sources = ["logs", "/b"], to = "staged" }',
+        '{ name = "b", run = "tier", every = "1h", sources = "logs", to = "s3://bucket/prefix" }',
+    ]
+    staged, shipped = loaded(tmp_path, file=f"schedules = [{', '.join(tables)}]").schedules
+    assert (staged.sources, staged.to) == ((str(tmp_path / "logs"), "/b"), str(tmp_path / "staged"))
+    assert (shipped.sources, shipped.to) == ((str(tmp_path / "logs"),), "s3://bucket/prefix")
+
+
 def test_a_named_file_replaces_the_one_in_the_working_directory(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text('output = "json"')
