@@ -16,6 +16,7 @@ from uuid import uuid4
 from resnap.replay.spark.failures import job_failure_told
 from resnap.storage.disk import Disk, write_new_file
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
+from resnap.storage.stores.probe import PROBE_PREFIX
 from resnap.storage.stores.urls import is_store_url, local_path, split_object_url
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def check_reach(
             answers = _ask(context, _Question((*needed, mark), None, sources, mark, dress))
             where = {mark: f"the destination {directory}"}
     else:
-        into = sink_url if is_store_url(sink_url) else None
+        into = (sink_url, f"{PROBE_PREFIX}/{uuid4().hex}") if is_store_url(sink_url) else None
         answers = _ask(context, _Question(tuple(needed), into, sources))
         where = {sink_url: f"the destination {sink_url}"}
     for locator, said in answers.items():
@@ -89,14 +90,18 @@ class _Question(NamedTuple):
     """The check for an executor: read a byte of each locator, and write to a store, or beside a file."""
 
     locators: tuple[str, ...]
-    into: str | None
+    into: tuple[str, str] | None
+    """The store, and the key below which each task writes an object of its own."""
     sources: Sources
     beside: str | None = None
     """One of the locators."""
     dress: Dress | None = None
 
-    def answers(self) -> Iterator[tuple[str, str]]:
-        """Yield what cannot be reached, and why."""
+    def answers(self, task: int) -> Iterator[tuple[str, str]]:
+        """Yield what cannot be reached, and why.
+
+        A task that runs again, as its executor was killed, deletes what it has left in the store.
+        """
         for locator in dict.fromkeys(self.locators):
             try:
                 self.sources.read_range(locator, 0, 1)
@@ -105,12 +110,13 @@ class _Question(NamedTuple):
             except ResnapError as error:
                 yield locator, str(error)
         if self.into is not None:
+            url, key = self.into
             try:
-                store, key = self.sources.store(self.into), f".resnap-reach/{uuid4().hex}"
-                store.put(key, b"")
-                store.delete(key)
+                store = self.sources.store(url)
+                store.put(f"{key}/{task}", b"")
+                store.delete(f"{key}/{task}")
             except ResnapError as error:
-                yield self.into, str(error)
+                yield url, str(error)
 
     def _write(self, path: Path) -> None:
         try:
@@ -121,7 +127,7 @@ class _Question(NamedTuple):
 
 @contextmanager
 def _mark(directory: Path) -> Iterator[str]:
-    """Leave an empty file in ``directory`` while the context lasts."""
+    """Leave an empty file in ``directory`` while the context lasts, and then nothing that begins with its name."""
     mark = directory / f".resnap-{uuid4().hex}~"
     try:
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -131,11 +137,12 @@ def _mark(directory: Path) -> Iterator[str]:
     try:
         yield str(mark)
     finally:
-        mark.unlink(missing_ok=True)
+        for left in directory.glob(f"{mark.name}*"):  # also by an executor that was killed
+            left.unlink(missing_ok=True)
 
 
 def _ask(context: SparkContext, question: _Question) -> dict[str, str]:
     with job_failure_told(context):
         tasks = context.defaultParallelism * _TASKS_PER_SLOT
-        asked = context.parallelize(range(tasks), tasks).mapPartitions(lambda _: question.answers())
+        asked = context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(lambda task, _: question.answers(task))
         return dict(asked.collect())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.spark.reach import _Question, is_reached, one_of_each_root
+from resnap.replay.spark.reach import _mark, _Question, is_reached, one_of_each_root
 from resnap.storage.disk import Dress
 from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.stores.memory import MemoryObjectStore
@@ -21,7 +21,7 @@ def test_an_executor_reports_what_it_cannot_see_and_why(tmp_path: Path) -> None:
     there.touch()
     MemoryObjectStore("reach").put("logs/0.log", b"x")
     asked = _Question((str(there), str(gone), "memory://reach/logs/0.log", "memory://reach/logs/1.log"), None, PLAIN)
-    assert dict(asked.answers()) == {
+    assert dict(asked.answers(0)) == {
         str(gone): f"{gone}: the file is gone",
         "memory://reach/logs/1.log": "memory://reach/logs/1.log: no such object",
     }
@@ -46,22 +46,34 @@ def test_an_executor_writes_beside_a_mark_and_leaves_nothing(tmp_path: Path) -> 
     mark = tmp_path / "mark"
     mark.write_bytes(b"")
     dress = Dress(mode=0o644, user_id=os.getuid(), group_id=os.getgid())
-    assert list(_Question((str(mark),), None, PLAIN, str(mark), dress).answers()) == []
+    assert list(_Question((str(mark),), None, PLAIN, str(mark), dress).answers(0)) == []
     assert list(tmp_path.iterdir()) == [mark]
     full = Path("/proc/self/status")  # beside which nothing can be written
-    assert [locator for locator, _ in _Question((str(full),), None, PLAIN, str(full)).answers()] == [str(full)]
+    assert [locator for locator, _ in _Question((str(full),), None, PLAIN, str(full)).answers(0)] == [str(full)]
+
+
+def test_nothing_of_an_executor_that_was_killed_while_it_wrote_stays_in_a_directory(tmp_path: Path) -> None:
+    with _mark(tmp_path / "staged") as mark:
+        Path(f"{mark}7~").touch()
+    assert list((tmp_path / "staged").iterdir()) == []
 
 
 def test_an_executor_tries_to_write_and_leaves_nothing() -> None:
     store = MemoryObjectStore("reach-sink", "staging")
-    assert list(_Question((), store.url, PLAIN).answers()) == []
+    question = _Question((), (store.url, ".resnap/probe/1"), PLAIN)
+    store.put(".resnap/probe/1/7", b"")  # by an executor that was killed then
+    assert list(question.answers(6)) == []
+    assert [info.key for info in store.list()] == [".resnap/probe/1/7"]
+    assert list(question.answers(7)) == []
     assert list(store.list()) == []
 
 
 @pytest.mark.s3
 def test_a_store_that_an_executor_may_not_use_is_reported_in_its_own_words(s3_settings: S3Settings) -> None:
-    question = _Question(("s3://no-such-bucket/0.log",), "s3://no-such-bucket/staging", Sources(s3=s3_settings))
+    question = _Question(
+        ("s3://no-such-bucket/0.log",), ("s3://no-such-bucket/staging", ".resnap/probe/1"), Sources(s3=s3_settings)
+    )
     asked = pickle.loads(pickle.dumps(question))  # noqa: S301 - our own, as it travels to executors
-    said = dict(asked.answers())
+    said = dict(asked.answers(0))
     assert said.keys() == {"s3://no-such-bucket/0.log", "s3://no-such-bucket/staging"}
     assert all("bucket" in told for told in said.values())
