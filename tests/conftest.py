@@ -13,6 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+# Where nothing may be cached, each worker of each run would compile Hypothesis and hundreds of test files, and each
+# process that a test starts what that imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -41,9 +46,6 @@ settings.register_profile(
 settings.register_profile("quick", settings.get_profile("thorough"), max_examples=20)
 settings.register_profile("searching", settings.get_profile("thorough"), derandomize=False)
 settings.load_profile("quick")
-
-# Where nothing may be cached, hundreds of test files would be compiled by each worker of each run.
-sys.dont_write_bytecode = False
 
 # A shell starts background jobs with interrupts ignored, and nohup with hangups; commands of tests would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -42,6 +42,7 @@ def no_aws_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, boto
 @pytest.fixture(scope="session")
 def s3_endpoint(botocore_reads_once: None) -> Iterator[str]:  # noqa: ARG001
     """URL of moto's server: right about keys, ranges, conditions and races; it accepts wrong checksums and any key."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication as Dispatcher  # noqa: PLC0415 - as below
     from moto.s3.responses import S3Response  # noqa: PLC0415 - takes seconds to import, for the few that ask
     from moto.server import ThreadedMotoServer  # noqa: PLC0415
 
@@ -53,6 +54,8 @@ def s3_endpoint(botocore_reads_once: None) -> Iterator[str]:  # noqa: ARG001
             return put_object(self)
 
     S3Response.put_object = put_alone  # type: ignore[method-assign]
+    # For each request it lists its folder of services twice, and tries the patterns of all, though hosts are few.
+    Dispatcher.get_backend_for_host = cache(Dispatcher.get_backend_for_host)  # type: ignore[method-assign]
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0)
     server.start()

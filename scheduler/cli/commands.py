@@ -5,6 +5,7 @@ completion of names stay quick whatever the modules import.
 """
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -94,6 +95,7 @@ class _Listed(TyperCommand):
         return load_command(self._words)
 
 
+@cache
 def load_command(words: str) -> Any:  # noqa: ANN401 - of Typer's classes
     """Return the command, or the group of commands, that is called with ``words``."""
     if words in GROUPS:

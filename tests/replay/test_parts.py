@@ -219,24 +219,26 @@ def test_parts_are_grouped_by_segment(partition: Path) -> None:
     assert [{part.segment_index for part in group} for group in groups] == [{0}, {1}]
 
 
-MANY: list[Event] = [
-    event
-    for turn in range(2)
-    for pid in range(5_000)
-    for event in (
-        DataEvent(producer_id=pid, base_sequence=turn, timestamp=START_MS + pid, transactional=True),
-        *([MarkerEvent(producer_id=pid, timestamp=START_MS + 50_000 + pid)] if pid % 3 == 0 else []),
-    )
-]
+@pytest.fixture(scope="module")
+def many() -> list[Event]:
+    return [
+        event
+        for turn in range(2)
+        for pid in range(5_000)
+        for event in (
+            DataEvent(producer_id=pid, base_sequence=turn, timestamp=START_MS + pid, transactional=True),
+            *([MarkerEvent(producer_id=pid, timestamp=START_MS + 50_000 + pid)] if pid % 3 == 0 else []),
+        )
+    ]
 
 
 @pytest.mark.parametrize("kernel", [True, False], ids=["machine code", "plain"])
 @pytest.mark.parametrize("high_watermark", [None, 4_000])
 def test_of_more_producers_than_a_task_shall_hold_the_summary_comes_in_pieces(
-    kernel: bool, high_watermark: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: bool, high_watermark: int | None, many: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("resnap.replay.scan.header_scan.BLOCK_BYTES", 20_000)
-    plan = a_plan(a_partition(tmp_path, [MANY, [PlainEvent()]]), high_watermark=high_watermark)
+    plan = a_plan(a_partition(tmp_path, [many, [PlainEvent()]]), high_watermark=high_watermark)
     split = whole_segment(plan, 0)
     whole_, small = (
         scan_part(split, SILENCE_MS, Reading(kernel=kernel, producers_per_task=most)) for most in (1 << 30, 1_000)
