@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.replay.staging import DISCARD
 from resnap.storage.errors import (
@@ -273,7 +273,7 @@ def store_checks(planner: Planner, store: ObjectStore, scope: Scope) -> list[Sto
     """
     sources = planner.engine.reading.sources
     make = partial(StoreCheck, scope=scope, planner=planner, sources=sources)
-    return _of_layouts(tiered_groups(store.url, sources).parts, make)
+    return _of_layouts(tiered_groups(store.url, sources)[0], make)
 
 
 def store_groups(
@@ -289,12 +289,11 @@ def store_groups(
 
     """
     plain = planner.engine.reading.sources
-    groups = tiered_groups(store.url, plain)
-    for folders in groups.folders:
+    parts, groups = tiered_groups(store.url, plain)
+    for folders in groups:
         sources = replace(plain, kept=Kept(folders=folders))
-        parts = [part._replace(store=sources.store(part.store.url)) for part in groups.parts]
         make = partial(StoreCheck, scope=scope, planner=planner, sources=sources, journal=journal, since_ms=since_ms)
-        checks = _of_layouts(parts, make)
+        checks = _of_layouts([part._replace(store=sources.store(part.store.url)) for part in parts], make)
         if any(check.listing.manifests or check.listing.incomplete for check in checks):
             yield checks
 
@@ -315,19 +314,12 @@ GROUP_OBJECTS: Final = 140_000
 """At most, unless a partition has more: 20,000 segments with an object of every kind."""
 
 
-class TieredGroups(NamedTuple):
-    """What was tiered to a store: in which layouts, and its folders in groups."""
-
-    parts: Sequence[TieredPart]
-    """The one with Resnap's own manifests first."""
-    folders: Sequence[Sequence[str]]
-    """URLs with a slash at the end, ascending; one empty sequence if all is one group."""
-
-
-def tiered_groups(url: str, sources: Sources) -> TieredGroups:
+def tiered_groups(url: str, sources: Sources) -> tuple[Sequence[TieredPart], Sequence[Sequence[str]]]:
     """Return ``tiered_part`` in each layout that has segments there, and its folders in groups.
 
-    The store is listed once. Brokers that tier to the same place as Resnap write no manifest of its own.
+    The part with Resnap's own manifests comes first. Folders are URLs with a slash at the end, ascending; one empty
+    sequence if all is one group. The store is listed once. Brokers that tier to the same place as Resnap write no
+    manifest of its own.
 
     Raises:
         StoreError: the store failed.
@@ -347,7 +339,7 @@ def tiered_groups(url: str, sources: Sources) -> TieredGroups:
     groups: list[Sequence[str]] = [()]
     if not found and sum(counts.values()) > GROUP_OBJECTS:
         groups = [[f"{first.store.url}/{folder}" for folder in group] for group in grouped(counts, GROUP_OBJECTS)]
-    return TieredGroups(sorted(parts, key=lambda part: not part.layout.tells_digests), groups)
+    return sorted(parts, key=lambda part: not part.layout.tells_digests), groups
 
 
 def grouped(counts: Mapping[str, int], most: int) -> Iterator[Sequence[str]]:

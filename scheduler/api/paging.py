@@ -15,11 +15,7 @@ from resnap.scheduler.api.problem_kinds import InvalidRequestError
 T = TypeVar("T")
 PAGE: Final = 50
 LARGEST_PAGE: Final = 500
-
 Limit: TypeAlias = Annotated[int, Query(ge=1, le=LARGEST_PAGE, description="Items of a page.")]
-Cursor: TypeAlias = Annotated[
-    str | None, Query(max_length=600, description="`nextCursor` of the page before; the first page without it.")
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,9 @@ class Page:
     """Which page of a list is asked for; its cursor stands for what the last item of the page before is sorted by."""
 
     limit: Limit = PAGE
-    cursor: Cursor = None
+    cursor: Annotated[
+        str | None, Query(max_length=600, description="`nextCursor` of the page before; the first page without it.")
+    ] = None
 
     @property
     def most(self) -> int:

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import Depends, Header, Request, Response
@@ -17,10 +18,6 @@ from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import BY_API, Run, RunRequest
 from resnap.scheduler.state.database import inserted
 
-IdempotencyKey: TypeAlias = Annotated[
-    str | None,
-    Header(min_length=1, max_length=200, description="The same key and request give the same run; another is refused."),
-]
 RUNS_PATH: Final = "/v1/runs"
 TAKEN: Final[dict[int | str, dict[str, Any]]] = {
     202: {"headers": {"Location": {"description": "Address of the run.", "schema": {"type": "string"}}}},
@@ -33,20 +30,6 @@ TAKEN: Final[dict[int | str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
-    """A run that is asked for."""
-
-    asked: RunRequest
-    retry_of: str | None
-    origin: str
-
-    def fingerprint(self) -> str:
-        """Return the digest that tells it from others with the same key."""
-        parts = [plain(self.asked), self.retry_of, *([] if self.origin == BY_API else [self.origin])]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
 class Submission:
     """Takes what an operator asks for as a run."""
 
@@ -54,7 +37,12 @@ class Submission:
     response: Response
     services: Serving
     who: Operator
-    idempotency_key: IdempotencyKey = None
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            min_length=1, max_length=200, description="The same key and request give the same run; another is refused."
+        ),
+    ] = None
 
     def take(
         self,
@@ -79,42 +67,39 @@ class Submission:
             QuotaExceededError: the principal is to wait.
 
         """
-        order = _Order(asked, retry_of, origin)
-        run = None if self.idempotency_key is None else self._earlier_run(self.idempotency_key, order)
+        services, key, principal = self.services, self.idempotency_key, self.who.name
+        charge = partial(services.admission.charge, principal, quota_items(asked))
+        submit = partial(services.worker.submit, asked, origin=origin, principal=principal, retry_of=retry_of)
+        if key is None:
+            check()
+            charge()
+            return accepted(self.request, self.response, submit())
+        parts = [plain(asked), retry_of, *([] if origin == BY_API else [origin])]
+        fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        run = self._earlier_run(key, fingerprint)
         if run is None:
             check()
-            if self.idempotency_key is None:
-                self._charge(asked)
-                run = self._submit(order)
-            else:
-                with self.services.submitting:
-                    run = self._once(self.idempotency_key, order)
+            with services.submitting:
+                run = self._once(key, fingerprint, charge, submit)
         return accepted(self.request, self.response, run)
 
-    def _charge(self, asked: RunRequest) -> None:
-        self.services.admission.charge(self.who.name, quota_items(asked))
-
-    def _submit(self, order: _Order) -> Run:
-        asked, principal = order.asked, self.who.name
-        return self.services.worker.submit(asked, origin=order.origin, principal=principal, retry_of=order.retry_of)
-
-    def _earlier_run(self, key: str, order: _Order) -> Run | None:
+    def _earlier_run(self, key: str, fingerprint: str) -> Run | None:
         """Return the run that a key has made, if it is kept; raises KeyReusedError if it came with another request."""
         query = "SELECT run_id, fingerprint FROM idempotency_keys WHERE principal = ? AND key = ?"
         with self.services.database.read() as connection:
             known = connection.execute(query, (self.who.name, key)).fetchone()
-        if known is not None and known["fingerprint"] != order.fingerprint():
+        if known is not None and known["fingerprint"] != fingerprint:
             raise KeyReusedError(f"Idempotency-Key {key[:100]!r} came with another request before")
         return None if known is None else self.services.history.get(known["run_id"])
 
-    def _once(self, key: str, order: _Order) -> Run:
-        services, run = self.services, self._earlier_run(key, order)
+    def _once(self, key: str, fingerprint: str, charge: Callable[[], object], submit: Callable[[], Run]) -> Run:
+        services, run = self.services, self._earlier_run(key, fingerprint)
         if run is not None:
             return run
-        self._charge(order.asked)
+        charge()
         with services.database.write() as connection:
-            run = self._submit(order)
-            values = {"principal": self.who.name, "key": key, "fingerprint": order.fingerprint(), "run_id": run.id}
+            run = submit()
+            values = {"principal": self.who.name, "key": key, "fingerprint": fingerprint, "run_id": run.id}
             inserted(connection, "idempotency_keys", {**values, "created_ms": services.clock.now_ms()})
         return run
 

@@ -25,30 +25,6 @@ from resnap.storage.words import agreeing, human_count, some
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
 from resnap.tiering.installing.undo import FileChange, read_undo
 
-Staged = Annotated[
-    str | None, typer.Argument(metavar="STAGED", help="The place that `resnap regenerate --into` wrote to.")
-]
-LogDirectory = Annotated[
-    Path | None,
-    typer.Argument(metavar="LOG_DIR", help="The log dir, of a stopped broker, that the snapshots were made from."),
-]
-Replacing = Annotated[
-    list[str] | None,
-    typer.Option("--replace", metavar="corrupt|false-empty|false-partial|txnindex",
-                 help="Also replace such files, and keep the old ones aside; can be given several times."),
-]  # fmt: skip
-UndoDirectory = Annotated[
-    Path | None,
-    typer.Option(
-        "--undo-dir",
-        metavar="DIR",
-        help="Where to keep the manifest and the replaced files; the default is STAGED.undo.",
-    ),
-]
-Manifest = Annotated[
-    Path | None, typer.Option("--undo", metavar="MANIFEST", help="Undo the installation that wrote this manifest.")
-]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked(Request):
@@ -59,11 +35,32 @@ class Asked(Request):
     exit code is 3, with --dry-run, too. --undo restores what was before.
     """
 
-    staged: Staged = None
-    log_dir: LogDirectory = None
-    replacing: Replacing = None
-    undo_dir: UndoDirectory = None
-    undo: Manifest = None
+    staged: Annotated[
+        str | None, typer.Argument(metavar="STAGED", help="The place that `resnap regenerate --into` wrote to.")
+    ] = None
+    log_dir: Annotated[
+        Path | None,
+        typer.Argument(metavar="LOG_DIR", help="The log dir, of a stopped broker, that the snapshots were made from."),
+    ] = None
+    replacing: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--replace",
+            metavar="corrupt|false-empty|false-partial|txnindex",
+            help="Also replace such files, and keep the old ones aside; can be given several times.",
+        ),
+    ] = None
+    undo_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--undo-dir",
+            metavar="DIR",
+            help="Where to keep the manifest and the replaced files; the default is STAGED.undo.",
+        ),
+    ] = None
+    undo: Annotated[
+        Path | None, typer.Option("--undo", metavar="MANIFEST", help="Undo the installation that wrote this manifest.")
+    ] = None
 
 
 def run(request: Asked, context: Context) -> Iterator[Result]:
