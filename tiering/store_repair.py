@@ -36,7 +36,7 @@ from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, Segment
 from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.shipping.aborted_transactions import open_in
 from resnap.tiering.shipping.lease import lease_place, leased, this_run
-from resnap.tiering.shipping.snapshot_choice import rebuilt_snapshot
+from resnap.tiering.shipping.segment_copy import rebuilt_snapshot
 from resnap.tiering.store_check import fault_of
 from resnap.tiering.stored_snapshots import StoredSnapshots
 from resnap.tiering.tier import staging
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from resnap.tiering.repairing.stored_indexes import ReadSegment
     from resnap.tiering.selection import SelectedPartition
     from resnap.tiering.shipping.lease import Tenure
-    from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
+    from resnap.tiering.shipping.segment_bundle import ChosenSnapshot
     from resnap.tiering.store_check import Log, StoreCheck
     from resnap.tiering.stored_snapshots import ReplayedBoundary, SnapshotCheck
 

@@ -25,10 +25,9 @@ from resnap.tiering.judging.inventory import take_inventory
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.remainder import remainder
-from resnap.tiering.shipping.segment_bundle import CopyOrder, new_segment, reporting_change
+from resnap.tiering.shipping.segment_bundle import ChosenSnapshot, CopyOrder, new_segment, reporting_change
 from resnap.tiering.shipping.shipment import Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic
-from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -24,13 +24,14 @@ from resnap.storage.log.producer_snapshot import (
     snapshot_bytes,
 )
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot, choose_snapshot
+from resnap.tiering.shipping.segment_copy import choose_snapshot
 from tests.tiering.shipping import HOUR_MS, ROLL, UPGRADED, an_order, newest_ms, rules_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from resnap.replay.results import BoundaryResult
+    from resnap.tiering.shipping.segment_bundle import ChosenSnapshot
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resnap.replay.results import BoundaryResult
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.segments import Provenance
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectInfo
     from resnap.tiering.shipping.segment_indexes import SegmentIndexes
     from resnap.tiering.shipping.segment_pass import DigestingReader
-    from resnap.tiering.shipping.snapshot_choice import ChosenSnapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +84,14 @@ class CopyOrder:
         """
         check_unchanged(self.segment, self.sources)
         _check_log_start(self.segment, self.provenance.topic_partition, self.log_start_offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenSnapshot:
+    """The bytes to ship, and their origin."""
+
+    body: bytes
+    origin: SnapshotOrigin
 
 
 @contextmanager

@@ -7,35 +7,52 @@ The segment is not visible until ``publish`` has written its manifest, last of a
 partition. **No manifest, no segment.** A crash at any point leaves objects that nothing names, and objects that a
 manifest names are never overwritten. A segment with a manifest is done, whatever T is now: listing the topic shows it,
 before anything is replayed.
+
+The snapshot is the broker's own if no replay contradicts it, else the rebuilt one. The broker's own may know producers
+whose records were deleted, so if it is right it is the better one. It is shipped in canonical order, by producer id, so
+that equal states are equal objects.
 """
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from resnap.replay.comparison import Verdict
+from resnap.replay.plan import Coverage
+from resnap.replay.staging import digest_of, snapshot_key
 from resnap.storage.crc32c import crc32c
 from resnap.storage.disk import unread_error
-from resnap.storage.errors import ObjectChangedError, ObjectExistsError, ObjectNotFoundError, VerificationError
-from resnap.storage.layouts.manifest import TOMBSTONE
+from resnap.storage.errors import (
+    LogDirError,
+    ObjectChangedError,
+    ObjectExistsError,
+    ObjectNotFoundError,
+    VerificationError,
+)
+from resnap.storage.layouts.manifest import TOMBSTONE, SnapshotHow, SnapshotOrigin
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
+from resnap.storage.sources.files import PLAIN
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.protocol import WireStore, length_of
 from resnap.storage.threads import made_once
 from resnap.storage.throttle import Throttle
 from resnap.tiering.shipping.delivery import Delivery
-from resnap.tiering.shipping.segment_bundle import new_segment
-from resnap.tiering.shipping.snapshot_choice import choose_snapshot
+from resnap.tiering.shipping.segment_bundle import ChosenSnapshot, new_segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import BinaryIO
 
+    from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.layouts.protocol import Layout
     from resnap.storage.layouts.segments import NewObject, NewSegment, SegmentObjects, ShippedSegment
     from resnap.storage.log.indexes import AbortedTxn
+    from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.shipping.aborted_transactions import SegmentTransactions
@@ -59,6 +76,73 @@ class CopiedSegment:
     """What its batches say of them."""
     warnings: tuple[str, ...] = ()
     """What the copying process has found out about the store, if that is another one."""
+
+
+def choose_snapshot(
+    topic_partition: TopicPartition,
+    result: BoundaryResult,
+    rules: ReplayRules,
+    staged: ObjectStore,
+    sources: Sources = PLAIN,
+    *,
+    as_found: bool = False,
+) -> ChosenSnapshot:
+    """Return the snapshot for the boundary of ``result``, which was rebuilt.
+
+    With ``as_found`` the broker's own keeps its entry order, as the broker itself would ship it. A live broker may have
+    deleted or replaced its own since the comparison; the rebuilt one is then as good.
+
+    Raises:
+        VerificationError: what is staged is not what was written there.
+        StoreError: it cannot be read.
+
+    """
+    own = _own_snapshot(result, sources)
+    if own is None or result.comparison is None:
+        return rebuilt_snapshot(topic_partition, result, rules, staged)
+    entries = read_snapshot(own)
+    is_proven = result.coverage is Coverage.WINDOW and result.comparison.verdict is Verdict.PROVEN
+    how = SnapshotHow.PROVEN if is_proven else SnapshotHow.KEPT
+    body = own if as_found else snapshot_bytes(entries.values())
+    return ChosenSnapshot(body=body, origin=_origin(result, rules, how, len(entries)))
+
+
+def rebuilt_snapshot(
+    topic_partition: TopicPartition, result: BoundaryResult, rules: ReplayRules, staged: ObjectStore
+) -> ChosenSnapshot:
+    """Return the replay's snapshot for the boundary of ``result``; raises as ``choose_snapshot`` does."""
+    key = snapshot_key(topic_partition, result.offset)
+    body = staged.get(key)
+    if digest_of(body) != result.digest:
+        raise VerificationError(f"{staged.url}/{key}: not what the replay wrote there", hint="run again")
+    how = SnapshotHow.REGENERATED if result.coverage is Coverage.WINDOW else SnapshotHow.BEYOND_WINDOW
+    return ChosenSnapshot(body=body, origin=_origin(result, rules, how, result.entries))
+
+
+def _own_snapshot(result: BoundaryResult, sources: Sources) -> bytes | None:
+    """Return the broker's own snapshot if the replay contradicts none of its entries and the file is unchanged."""
+    path, comparison = result.boundary.existing, result.comparison
+    if path is None or comparison is None or comparison.verdict not in {Verdict.PROVEN, Verdict.UNPROVEN}:
+        return None
+    try:
+        data = sources.read(path)
+    except (LogDirError, ObjectNotFoundError):
+        return None
+    return data if hashlib.sha256(data).hexdigest() == comparison.sha256 else None
+
+
+def _origin(result: BoundaryResult, rules: ReplayRules, how: SnapshotHow, entries: int) -> SnapshotOrigin:
+    return SnapshotOrigin(
+        how=how,
+        as_of=str(rules.as_of),
+        as_of_ms=result.as_of_ms,
+        window_start_offset=result.window_start_offset,
+        producer_id_expiration_ms=rules.expiry.expiration_ms,
+        check_interval_ms=rules.expiry.check_interval_ms,
+        entries_count=entries,
+        known_from_offset=result.known_from_offset,
+        left_out=result.left_out,
+    )
 
 
 def checked_segment(
