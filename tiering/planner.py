@@ -23,6 +23,7 @@ from resnap.tiering.judging.planning import (
     load_facts,
     lost_boundaries,
     plan_replay,
+    usable_snapshots,
 )
 from resnap.tiering.judging.readiness import judge_partition
 from resnap.tiering.run_cache.results import is_cached_as_well
@@ -356,7 +357,7 @@ class Planner:
         self, inventory: PartitionInventory, still_valid: tuple[CachedBoundary, ...], sink_url: str
     ) -> tuple[CachedBoundary, ...]:
         """Return those that were also compared with the snapshot that is in the log dir now, which `install` needs."""
-        beside = {one.offset: one.path for one in inventory.boundaries if one.state.is_usable and one.path is not None}
+        beside = usable_snapshots(inventory)
         if beside.keys().isdisjoint(known.offset for known in still_valid):
             return still_valid
         try:
@@ -437,16 +438,8 @@ class Planner:
         inventory = selected.inventory
         facts: ReplayFacts = self._facts(inventory.partition)
         compare = None if snapshots is None else staged_snapshots(selected, snapshots, self._sources)
-        wanted = (
-            [
-                boundary.offset
-                for boundary in inventory.boundaries
-                if boundary.state.is_usable and inventory.partition.is_local(boundary.offset)
-            ]
-            if compare is None
-            else list(compare)
-        )
-        return self._plan_of(selected, plan_replay(inventory, facts, wanted, self.rules, compare=compare))
+        wanted = filter(inventory.partition.is_local, usable_snapshots(inventory)) if compare is None else compare
+        return self._plan_of(selected, plan_replay(inventory, facts, list(wanted), self.rules, compare=compare))
 
 
 def _with_log_end(selected: SelectedPartition, sources: Sources, saved: SavedPlan | None) -> SelectedPartition:

@@ -149,10 +149,10 @@ class StoredSnapshots:
         """Count the snapshots at ends of segments that are missing, or that no broker could load."""
         at = selected.topic_partition
         ends = {facts.next_base_offset: facts for facts in asked.values() if (facts.topic, facts.partition) == at}
-        unusable = [one for one in selected.inventory.boundaries if one.offset in ends and not one.state.is_usable]
+        unusable = [ends[boundary.offset] for boundary in selected.inventory.unusable if boundary.offset in ends]
         if unusable:
             url = self.check.part.store.url
-            self.check.unfit.setdefault(at, set()).update(f"{url}/{ends[one.offset].snapshot_key}" for one in unusable)
+            self.check.unfit.setdefault(at, set()).update(f"{url}/{facts.snapshot_key}" for facts in unusable)
 
     def _logs(self, found: Mapping[str, ManifestFacts]) -> Iterator[StoredLogs]:
         wanted = {key: manifest for key, manifest in found.items() if self.check.scope.wants(manifest.topic)}

@@ -269,7 +269,7 @@ class ScanRow(_LogRow, SizesRow):
     boundaries: Annotated[int, lambda scan: len(scan.selected.inventory.boundaries)]
     lost: Annotated[int, "selected.inventory.lost", Column(title="MISSING", right=True)]
     states: Annotated[dict[str, int], lambda scan: _states(scan.selected.inventory)]
-    lostBoundaries: Annotated[list[LostBoundary], lambda scan: _lost_boundaries(scan.selected.inventory)]
+    lostBoundaries: Annotated[list[LostBoundary], "selected.inventory.unusable"]
     strays: Annotated[list[int], lambda scan: [stray.offset for stray in scan.selected.inventory.strays]]
     compaction: Annotated[str, "selected.inventory.compaction"]
     compactionOrigin: Annotated[str, "selected.inventory.compaction_origin"]
@@ -286,10 +286,6 @@ class ScanRow(_LogRow, SizesRow):
 def _states(inventory: PartitionInventory) -> dict[str, int]:
     """Return how many boundaries are in each state."""
     return {state.value: sum(boundary.state is state for boundary in inventory.boundaries) for state in SnapshotState}
-
-
-def _lost_boundaries(inventory: PartitionInventory) -> list[LostBoundary]:
-    return [row_of(LostBoundary, boundary) for boundary in inventory.boundaries if not boundary.state.is_usable]
 
 
 def facts_in(row: Mapping[str, Any]) -> VerdictFacts:

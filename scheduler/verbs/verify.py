@@ -151,8 +151,8 @@ def _unusable(selection: Selection) -> Result:
                 f"{boundary.path}: {boundary.state}: {boundary.detail or 'no byte in it'}", hint="`resnap regenerate`"
             )
             for selected in selection.partitions
-            for boundary in selected.inventory.boundaries
-            if not boundary.state.is_usable and boundary.path is not None
+            for boundary in selected.inventory.unusable
+            if boundary.path is not None
         )
     )
 

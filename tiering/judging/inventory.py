@@ -239,9 +239,14 @@ class PartitionInventory:
     leader_epochs: KnownEpochs
 
     @property
+    def unusable(self) -> list[BoundaryStatus]:
+        """Boundaries without a snapshot that a broker could load."""
+        return [boundary for boundary in self.boundaries if not boundary.state.is_usable]
+
+    @property
     def lost(self) -> int:
-        """Number of boundaries without a snapshot that a broker could load."""
-        return sum(not boundary.state.is_usable for boundary in self.boundaries)
+        """Number of these boundaries."""
+        return len(self.unusable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

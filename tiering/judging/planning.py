@@ -41,8 +41,7 @@ _MOST_NAMED: Final = 5
 
 def lost_boundaries(inventory: PartitionInventory) -> tuple[int, ...]:
     """Return the offsets at which the directory has no snapshot that a broker would load."""
-    is_local = inventory.partition.is_local
-    return tuple(one.offset for one in inventory.boundaries if not one.state.is_usable and is_local(one.offset))
+    return tuple(filter(inventory.partition.is_local, (boundary.offset for boundary in inventory.unusable)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,7 +158,7 @@ class JudgedPartition:
         topic = inventory.partition.topic_partition.topic
         return VerdictFacts(
             never=never_tiered(topic, blocking, is_compacted=inventory.compaction is Compaction.COMPACTED),
-            lost=frozenset(boundary.offset for boundary in inventory.boundaries if not boundary.state.is_usable),
+            lost=frozenset(boundary.offset for boundary in inventory.unusable),
             broker_stop=self.blockers.decisive,
             blocking=blocking,
             lost_state=None if lost is None else stop_for(Reason.LOST_PRODUCER_STATE, lost.detail),
