@@ -150,30 +150,26 @@ class BeforeMoveView(SummedView[Result]):
     joined = ("producers",)
 
     def __init__(self) -> None:
-        self._counts = {"partitions": 0, "safe": 0, "lossy": 0, "unknown": 0}
+        self._totals = {"partitions": 0, "safe": 0, "lossy": 0, "unknown": 0}
 
     @property
     def exit_code(self) -> int:
         """Whether a move now may lose state."""
-        return MISSING_FOUND if self._counts["lossy"] or self._counts["unknown"] else OK
+        return MISSING_FOUND if self._totals["lossy"] or self._totals["unknown"] else OK
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition that is not safe, and count it."""
         if not isinstance(result, Move) or result.topic_partition is None:
             return None
-        self._counts["partitions"] += 1
-        self._counts["safe" if result.is_safe else "lossy" if result.producers else "unknown"] += 1
+        self._totals["partitions"] += 1
+        self._totals["safe" if result.is_safe else "lossy" if result.producers else "unknown"] += 1
         if result.is_safe:
             return None
         return row_of(MoveRow, result)
 
-    def totals(self) -> Row:
-        """Return how many partitions there are of each kind."""
-        return self._counts
-
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do."""
-        counts = self._counts
+        counts = self._totals
         yield ""
         yield from self.summed_note()
         yield (

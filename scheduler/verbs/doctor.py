@@ -433,7 +433,7 @@ class DoctorView(View[DoctorFinding]):
     def __init__(self, places: Sequence[str], flags: Iterable[str]) -> None:
         log_dir = next((place for place in places if not is_store_url(place)), "LOG_DIR")
         self._check = shlex.join(["resnap", "check", log_dir, *flags])
-        self._counts = dict.fromkeys(map(str, Health), 0)
+        self._totals = dict.fromkeys(map(str, Health), 0)
 
     def lines(self, result: DoctorFinding) -> Iterator[str]:
         """Yield a finding, and what to do about it."""
@@ -443,7 +443,7 @@ class DoctorView(View[DoctorFinding]):
 
     def row(self, result: DoctorFinding) -> Row:
         """Return a finding as plain values, and count it."""
-        self._counts[result.health] += 1
+        self._totals[result.health] += 1
         return {
             "health": result.health.value,
             "check": result.check,
@@ -451,13 +451,9 @@ class DoctorView(View[DoctorFinding]):
             "remedy": result.remedy,
         }
 
-    def totals(self) -> Row:
-        """Return how many findings there are of each kind."""
-        return self._counts
-
     def closing(self) -> Iterator[str]:
         """Yield what to do next."""
-        if self._counts[Health.FAIL]:
+        if self._totals[Health.FAIL]:
             yield "Next: repair what failed, as the lines below it say, then the same command again."
         else:
             yield f"Next: `{self._check}` says which topics can be tiered."
@@ -465,7 +461,7 @@ class DoctorView(View[DoctorFinding]):
     @property
     def exit_code(self) -> int:
         """1 if something will not do."""
-        return FAILED if self._counts[Health.FAIL] else OK
+        return FAILED if self._totals[Health.FAIL] else OK
 
 
 VERB = Verb(

@@ -273,23 +273,18 @@ class UndoView(View["Reported[FileChange]"]):
     columns = (Column(key="path", title="FILE"), Column(key="action", title="ACTION"))
 
     def __init__(self, *, dry_run: bool) -> None:
-        self._dry_run = dry_run
-        self._counts = {"removed": 0, "restored": 0}
+        self._totals = {"dryRun": dry_run, "removed": 0, "restored": 0}
 
     def row(self, result: Reported[FileChange]) -> Row:
         """Return the row of a file, and count it."""
         action = "removed" if result.what.old is None else "restored"
-        self._counts[action] += 1
+        self._totals[action] += 1
         return {"path": result.what.place, "action": action}
-
-    def totals(self) -> Row:
-        """Return how many files were removed, and how many restored."""
-        return {"dryRun": self._dry_run, **self._counts}
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        would = "would be " if self._dry_run else ""
-        removed, restored = self._counts.values()
+        dry_run, removed, restored = self._totals.values()
+        would = "would be " if dry_run else ""
         counts = f"{some(removed, 'file')} {would}removed, {restored} {would}restored."
         yield counts if removed or restored else "Nothing to undo."
 

@@ -91,15 +91,9 @@ def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Reported[
 class ChangedView(View["Reported[Row]"]):
     """Only the facts."""
 
-    _facts: Row
-
     def row(self, result: Reported[Row]) -> None:
         """Keep the facts."""
-        self._facts = result.what
-
-    def totals(self) -> Row:
-        """Return them."""
-        return self._facts
+        self._totals |= result.what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

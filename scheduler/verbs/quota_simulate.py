@@ -179,38 +179,29 @@ class SimulationView(View["LogRead | Reported[PrincipalOutcome] | Unread"]):
         *("principal", "rate", "newIds", "charged", "refusedIds", "free", "throttledMs", "longestThrottleMs"),
         *("firstThrottled", "lastThrottled", "peakActive", "peakBytes"),
     )
-    _read: LogRead
 
     def __init__(self) -> None:
-        self._outcomes: list[PrincipalOutcome] = []
+        summed = ("newIds", "charged", "free", "refusedIds", "peakBytes")
+        read = ("withoutRate", "segments", "batches")
+        self._totals = dict.fromkeys(("principals", "throttledPrincipals", *summed, *read), 0)
 
     def row(self, result: LogRead | Reported[PrincipalOutcome] | Unread) -> Row | None:
-        """Return the row of a principal."""
+        """Return the row of a principal, and count it."""
         if isinstance(result, LogRead):
-            self._read = result
+            read = {"segments": result.uses.segments, "batches": result.uses.batches}
+            self._totals |= {"withoutRate": len(result.unlimited), **read}
         if not isinstance(result, Reported):
             return None
-        self._outcomes.append(result.what)
-        return row_of(SimulatedRow, result.what)
-
-    def totals(self) -> dict[str, int]:
-        """Return the totals over all principals, and how much was read."""
-        return {
-            "principals": len(self._outcomes),
-            "throttledPrincipals": sum(outcome.is_throttled for outcome in self._outcomes),
-            "newIds": sum(outcome.new_ids for outcome in self._outcomes),
-            "charged": sum(outcome.charged for outcome in self._outcomes),
-            "free": sum(outcome.free for outcome in self._outcomes),
-            "refusedIds": sum(outcome.refused for outcome in self._outcomes),
-            "peakBytes": sum(outcome.peak_bytes for outcome in self._outcomes),
-            "withoutRate": len(self._read.unlimited),
-            "segments": self._read.uses.segments,
-            "batches": self._read.uses.batches,
-        }
+        row = row_of(SimulatedRow, result.what)
+        self._totals["principals"] += 1
+        self._totals["throttledPrincipals"] += result.what.is_throttled
+        for key in ("newIds", "charged", "free", "refusedIds", "peakBytes"):
+            self._totals[key] += row[key]
+        return {**row}
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""
-        total = self.totals()
+        total = self._totals
         read = f"{some(total['batches'], 'batch')} of {some(total['segments'], 'segment')}"
         throttled = f"{total['throttledPrincipals']} of {total['principals']} principals"
         yield f"{throttled} would have been throttled; from {read}."
