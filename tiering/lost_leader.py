@@ -31,7 +31,6 @@ from resnap.tiering.shipping.segment_pass import transactions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from resnap.replay.explain import Batch
     from resnap.replay.window import SegmentSpan
@@ -117,6 +116,8 @@ def _is_repeated(batch: Batch, before: Batch) -> bool:
 
 
 _MOST_NAMED: Final = 20
+_AS_ELECTION: Final = {"--command-config": "--admin.config"}
+"""What the tool that elects leaders calls flags of the others."""
 _STAGED: Final = "/var/tmp/healed"  # noqa: S108 - in commands that are printed
 
 
@@ -138,22 +139,17 @@ def log_dirs_of(replicas: Iterable[SelectedPartition]) -> dict[str, str | None]:
     return {str(replica.log_dir.path): replica.log_dir.remote for replica in replicas}
 
 
-def move_commands(
-    orders: Mapping[TopicPartition, Sequence[int | str]], bootstrap_server: str | None, command_config: Path | None
-) -> tuple[str, ...]:
-    """Return Kafka's commands that make the first replica of each partition its leader."""
+def move_commands(orders: Mapping[TopicPartition, Sequence[int | str]], connection: Sequence[str]) -> tuple[str, ...]:
+    """Return Kafka's commands that make the first replica of each partition its leader; ``connection`` are flags."""
     wanted = [{"topic": one.topic, "partition": one.partition, "replicas": [*order]} for one, order in orders.items()]
-    server = f"--bootstrap-server {bootstrap_server or 'HOST:PORT'}"
-    reassign, elect = (
-        "" if command_config is None else f" {flag} {shlex.quote(str(command_config))}"
-        for flag in ("--command-config", "--admin.config")
-    )
+    reassign = shlex.join(["kafka-reassign-partitions.sh", *connection])
+    elect = shlex.join(["kafka-leader-election.sh", *(_AS_ELECTION.get(word, word) for word in connection)])
     one = next(iter(orders))
     which = f"--topic {one.topic} --partition {one.partition}" if len(orders) == 1 else "--path-to-json-file move.json"
     return (
         f"echo {shlex.quote(json.dumps({'version': 1, 'partitions': wanted}))} > move.json",
-        f"kafka-reassign-partitions.sh {server}{reassign} --reassignment-json-file move.json --execute",
-        f"kafka-leader-election.sh {server}{elect} --election-type preferred {which}",
+        f"{reassign} --reassignment-json-file move.json --execute",
+        f"{elect} --election-type preferred {which}",
     )
 
 
@@ -179,12 +175,12 @@ class LostLeader:
         """The partition of the replica."""
         return self.selected.topic_partition
 
-    def move_commands(self, bootstrap_server: str | None, command_config: Path | None) -> tuple[str, ...]:
+    def move_commands(self, connection: Sequence[str]) -> tuple[str, ...]:
         """Return Kafka's commands that make another replica the leader."""
         orders = {self.topic_partition: self.replicas or ("ANOTHER", "THE REST")}
-        return move_commands(orders, bootstrap_server, command_config)
+        return move_commands(orders, connection)
 
-    def row(self, bootstrap_server: str | None, command_config: Path | None) -> Mapping[str, object]:
+    def row(self, connection: Sequence[str]) -> Mapping[str, object]:
         """Return it as a row for programs."""
         return {
             "offset": self.lost.offset,
@@ -208,14 +204,14 @@ class LostLeader:
                 }
                 for appended in self.appended
             ],
-            "moveCommands": list(self.move_commands(bootstrap_server, command_config)) if self._is_to_move else [],
+            "moveCommands": list(self.move_commands(connection)) if self._is_to_move else [],
         }
 
     @property
     def _is_to_move(self) -> bool:
         return self.leads is None or (self.leads and bool(self.replicas))
 
-    def lines(self, bootstrap_server: str | None, command_config: Path | None) -> Iterator[str]:
+    def lines(self, connection: Sequence[str]) -> Iterator[str]:
         """Yield it as text, with what to do."""
         lost = some(len(self.lost.producers), "producer")
         yield f"{self.topic_partition}: this replica lost the state of {lost}: {self.lost.detail}."
@@ -228,7 +224,7 @@ class LostLeader:
         )
         if self._is_to_move:
             yield "If it leads, move leadership away first, to a replica that `resnap replicas` does not name:"
-            yield from (f"  {command}" for command in self.move_commands(bootstrap_server, command_config))
+            yield from (f"  {command}" for command in self.move_commands(connection))
         elif self.leads:
             yield "No other replica is in sync: leadership cannot be moved before one is."
         yield "Then stop its broker, restore the replica's state, and start it:"

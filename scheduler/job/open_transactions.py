@@ -14,11 +14,11 @@ from resnap.storage.errors import ResnapError
 from resnap.storage.words import instant, span
 from resnap.tiering.cluster.replica_comparison import describe_producers, describe_transactions
 from resnap.tiering.controller.transactions.metadata import TransactionState
-from resnap.tiering.controller.transactions.open_transaction import Ending
+from resnap.tiering.controller.transactions.open_transaction import ANY_SERVER, Ending
 from resnap.tiering.controller.transactions.state_log import TransactionStates, read_transaction_states
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
@@ -54,10 +54,10 @@ def what_is_open(one: OpenTransaction) -> str:
     )
 
 
-def transaction_row(one: OpenTransaction, bootstrap_server: str | None, command_config: Path | None) -> Row:
+def transaction_row(one: OpenTransaction, connection: Sequence[str]) -> Row:
     """Return an open transaction as a row for programs."""
     ending = one.ending
-    abort = one.abort_command(bootstrap_server, command_config) if ending is Ending.HANGING else None
+    abort = one.abort_command(connection) if ending is Ending.HANGING else None
     return {
         **identity(one.topic_partition),
         "producerId": one.producer_id,
@@ -73,13 +73,13 @@ def transaction_row(one: OpenTransaction, bootstrap_server: str | None, command_
     }
 
 
-def transaction_text(one: OpenTransaction, bootstrap_server: str | None, command_config: Path | None) -> str:
+def transaction_text(one: OpenTransaction, connection: Sequence[str]) -> str:
     """Return an open transaction as text, with what to do."""
     if one.ending is Ending.GOING_ON:
         return f"{what_is_open(one)}: {_going_on(one.owner)}"
-    asked = "" if bootstrap_server or one.owner is not None else "; --bootstrap-server gets it from the cluster"
-    advice = one.advice(bootstrap_server, command_config)
-    return f"{what_is_open(one)}. {_OF_ENDING[one.ending]}: {_holder_text(one.owner)}{asked}. {advice}"
+    is_unasked = one.owner is None and ANY_SERVER in connection
+    asked = "; --bootstrap-server gets it from the cluster" if is_unasked else ""
+    return f"{what_is_open(one)}. {_OF_ENDING[one.ending]}: {_holder_text(one.owner)}{asked}. {one.advice(connection)}"
 
 
 def holders_of(

@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from resnap.scheduler.output.records import row_of
 from resnap.storage.words import first_of, human_count, some
+from resnap.tiering.controller.transactions.open_transaction import ANY_SERVER
 from resnap.tiering.judging.known_faults import PAGE
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.judging.refusal import SWITCH, UnblockedBy
@@ -121,7 +122,7 @@ def kafka_configs(settings: Settings) -> str:
 
 def connection_of(settings: Settings) -> list[str]:
     """Return the flags of the connection that this run has; Kafka's tools and ours have the same."""
-    words = ["--bootstrap-server", settings.bootstrap_server or "HOST:PORT"]
+    words = ["--bootstrap-server", settings.bootstrap_server or ANY_SERVER]
     return words if settings.command_config is None else [*words, "--command-config", str(settings.command_config)]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +14,7 @@ from resnap.scheduler.job.contract import Context, Reported, Request, Result, Ve
 from resnap.scheduler.job.open_transactions import Holders, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import BatchRow, explanation_rows
 from resnap.scheduler.job.wiring import reading_of, scope_of
+from resnap.scheduler.output.answer import connection_of
 from resnap.scheduler.output.records import columns_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.storage.errors import ResnapError, UsageError
@@ -156,9 +156,8 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
         *columns_of(BatchRow, "producerEpoch", "baseSequence", "lastSequence", "isTransactional", "coordinatorEpoch"),
     )
 
-    def __init__(self, request: Asked, bootstrap_server: str | None, command_config: Path | None) -> None:
-        self._request, self._producers = request, 0
-        self._bootstrap_server, self._command_config = bootstrap_server, command_config
+    def __init__(self, request: Asked, connection: Sequence[str]) -> None:
+        self._request, self._connection, self._producers = request, connection, 0
         self._open: list[OpenTransaction] = []
         self._lost: LostLeader | None = None
 
@@ -171,7 +170,7 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
         still_open, more = result.open_transaction, {}
         if still_open is not None:
             self._open.append(still_open)
-            more = {"openTransaction": transaction_row(still_open, self._bootstrap_server, self._command_config)}
+            more = {"openTransaction": transaction_row(still_open, self._connection)}
         return [
             {
                 **row,
@@ -183,11 +182,7 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
 
     def totals(self) -> Row:
         """Return how many producers there are, and what is wrong with a replica that lost its state."""
-        lost = (
-            {}
-            if self._lost is None
-            else {"lostProducerState": self._lost.row(self._bootstrap_server, self._command_config)}
-        )
+        lost = {} if self._lost is None else {"lostProducerState": self._lost.row(self._connection)}
         return {"producers": self._producers, **lost}
 
     def closing(self) -> Iterator[str]:
@@ -199,17 +194,15 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
             nothing = f"Producer {asked.producer_id} has no batch below offset {asked.offset}"
             hint = "a snapshot there has no entry of it. Without --producer-id all are shown."
             yield f"{nothing} in the existing segments of {asked.topic_partition}: {hint}"
-        yield from (transaction_text(one, self._bootstrap_server, self._command_config) for one in self._open)
+        yield from (transaction_text(transaction, self._connection) for transaction in self._open)
         if self._lost is not None:
-            yield from self._lost.lines(self._bootstrap_server, self._command_config)
+            yield from self._lost.lines(self._connection)
 
 
 VERB = Verb(
     takes=(CLUSTER, REMOTE, STORE),
     request=Asked,
     run=run,
-    view=lambda request, context: ExplainView(
-        request, context.settings.bootstrap_server, context.settings.command_config
-    ),
+    view=lambda request, context: ExplainView(request, connection_of(context.settings)),
     reads="other",
 )

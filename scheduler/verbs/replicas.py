@@ -20,7 +20,7 @@ from resnap.scheduler.job.contract import Door, PartitionState, Reported, Reques
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import Identity
 from resnap.scheduler.job.wiring import cluster_of
-from resnap.scheduler.output.answer import fault_rows_if, faults_line
+from resnap.scheduler.output.answer import connection_of, fault_rows_if, faults_line
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import ClusterError, LostProducerStateError, UsageError
@@ -33,7 +33,6 @@ from resnap.tiering.lost_leader import heal_commands, move_commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
@@ -301,8 +300,8 @@ class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
     kind = "replica"
     columns = columns_of(ReplicaRow)
 
-    def __init__(self, bootstrap_server: str | None = None, command_config: Path | None = None) -> None:
-        self._bootstrap_server, self._command_config = bootstrap_server, command_config
+    def __init__(self, connection: Sequence[str]) -> None:
+        self._connection = connection
         self._lost: list[ReplicaFinding] = []
         counts = ("partitions", "notCompared", "notReplayed", "replicas")
         self._releases: BrokerReleases | None = None
@@ -374,7 +373,7 @@ class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
         orders = _orders(self._lost)
         if orders:
             yield "Next: move leadership away first, to replicas that have not lost state:"
-            yield from (f"  {one}" for one in move_commands(orders, self._bootstrap_server, self._command_config))
+            yield from (f"  {command}" for command in move_commands(orders, self._connection))
         stuck = [str(one.topic_partition) for one in self._lost if one.leads and one.topic_partition not in orders]
         if stuck:
             named = first_of(stuck, _MOST_NAMED)
@@ -390,7 +389,7 @@ VERB = Verb(
     takes=(TOPIC, CLUSTER, REMOTE, RULES, ENGINE, SPARK, STORE),
     request=Asked,
     run=run,
-    view=lambda _, context: ReplicasView(context.settings.bootstrap_server, context.settings.command_config),
+    view=lambda _, context: ReplicasView(connection_of(context.settings)),
     reads="cluster",
     is_short=True,
     door=Door(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,6 +19,7 @@ from tests.scheduler.files import bases, file_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from resnap.tiering.controller.transactions.state_log import TransactionLogValue
     from tests.fixture_sets import FixtureSet
@@ -231,7 +231,10 @@ def test_commands_about_transactions_can_be_pasted_whatever_the_id_and_the_conne
         producer_id=1, producer_epoch=0, last_sequence=0, last_offset=0, offset_delta=0, timestamp=NOW_MS,
         coordinator_epoch=0, current_txn_first_offset=0,
     )  # fmt: skip
-    told = transaction_text(OpenTransaction.of_entry(payments, entry, states), "b:9093", Path("client properties"))
+    told = transaction_text(
+        OpenTransaction.of_entry(payments, entry, states),
+        ("--bootstrap-server", "b:9093", "--command-config", "client properties"),
+    )
     assert (
         told.count("kafka-transactions.sh")
         == told.count("kafka-transactions.sh --bootstrap-server b:9093 --command-config 'client properties' ")

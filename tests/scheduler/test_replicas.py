@@ -7,7 +7,6 @@ import json
 import shlex
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -46,6 +45,7 @@ LOST: Final = ReplicaFinding(
 )
 SILENT: Final = replace(LOST, broker_id=3, state=ReplicaState.UNKNOWN, lost=(), why="no answer")
 ORDERS: Final = PAYMENTS._replace(topic_partition=TopicPartition("orders", 0))
+CONNECTION: Final = ("--bootstrap-server", "one:9092", "--command-config", "client.properties")
 LAGGING: Final = replace(SILENT, place=ORDERS, state=ReplicaState.LAGGING, why=None)
 
 
@@ -62,7 +62,7 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
         said = io.StringIO()
         failures = Failures(said)
         context = Invocation(settings=Settings(), flags={}, output=Output("json"), failures=failures)
-        view = ReplicasView()
+        view = ReplicasView(CONNECTION)
         context.show(results(findings, partitions=2, replicas=5), view)
         assert failures.exit_code(view.exit_code) == code, findings
         document = json.loads(capsys.readouterr().out)
@@ -80,7 +80,7 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
 def test_a_producer_without_an_open_transaction_is_as_the_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     ended = LostProducer(KNOWN, KNOWN._replace(current_transaction_start_offset=None), (Loss.TRANSACTION,))
     context = Invocation(settings=Settings(), flags={}, output=Output("json"), failures=Failures(io.StringIO()))
-    context.show(results([replace(LOST, lost=(ended,))], partitions=1, replicas=3), ReplicasView())
+    context.show(results([replace(LOST, lost=(ended,))], partitions=1, replicas=3), ReplicasView(CONNECTION))
     document = json.loads(capsys.readouterr().out)
     schemas.check("replicas", document)
     (row,) = document["replicas"]
@@ -102,7 +102,7 @@ def test_the_commands_that_move_leadership_away_are_of_all_partitions_that_can_b
         replace(LOST, place=followed, broker_id=4),
     ]
     context = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
-    context.show(results(found, partitions=4, replicas=9), ReplicasView("one:9092", Path("client.properties")))
+    context.show(results(found, partitions=4, replicas=9), ReplicasView(CONNECTION))
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     (echo,) = (shlex.split(line) for line in lines if line.startswith("echo "))
     assert json.loads(echo[1]) == {
@@ -186,6 +186,6 @@ def test_the_next_step_is_named_whatever_was_found(
     capsys: pytest.CaptureFixture[str], findings: list[ReplicaFinding], said: str
 ) -> None:
     context = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
-    context.show(results(findings, partitions=2, replicas=5), ReplicasView())
+    context.show(results(findings, partitions=2, replicas=5), ReplicasView(CONNECTION))
     (told,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Next:"))
     assert told.startswith(said)

@@ -17,19 +17,21 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from resnap.tiering.controller.transactions.metadata import DONE, PREPARED, TransactionState
 from resnap.tiering.controller.transactions.state_log import History
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.tiering.controller.transactions.metadata import TransactionMetadata
     from resnap.tiering.controller.transactions.state_log import TransactionStates
+
+ANY_SERVER: Final = "HOST:PORT"
+"""In commands that are printed: a broker of the cluster, none of which is named."""
 
 _GOING_ON = PREPARED | {TransactionState.ONGOING, TransactionState.PREPARE_EPOCH_FENCE}
 
@@ -152,13 +154,10 @@ class OpenTransaction:
         begins = first.state is TransactionState.EMPTY or (first.client_v2 and first.state in DONE)
         return first.producer_epoch < self.producer_epoch + begins
 
-    def abort_command(self, bootstrap_server: str | None, command_config: Path | None = None) -> str:
-        """Return the command that aborts it."""
+    def abort_command(self, connection: Sequence[str]) -> str:
+        """Return the command that aborts it; ``connection`` are flags of Kafka's tools."""
         topic, partition = self.topic_partition
-        return (
-            f"{_tool(bootstrap_server, command_config)} abort --topic {topic} --partition {partition}"
-            f" --start-offset {self.first_offset}"
-        )
+        return f"{_tool(connection)} abort --topic {topic} --partition {partition} --start-offset {self.first_offset}"
 
     @property
     def instead_of_offset(self) -> str:
@@ -168,10 +167,10 @@ class OpenTransaction:
             f" --coordinator-epoch {max(self.coordinator_epoch, 0)} instead of the offset"
         )
 
-    def advice(self, bootstrap_server: str | None = None, command_config: Path | None = None) -> str:
+    def advice(self, connection: Sequence[str] = ("--bootstrap-server", ANY_SERVER)) -> str:
         """Return what to do about it; nothing if its coordinator ends it."""
-        tool = _tool(bootstrap_server, command_config)
-        end = f"{self.abort_command(bootstrap_server, command_config)} ({self.instead_of_offset})"
+        tool = _tool(connection)
+        end = f"{self.abort_command(connection)} ({self.instead_of_offset})"
         described = f"{tool} list, which has the transactional id of producer {self.producer_id}"
         if self.owner is not None:
             described = f"{tool} describe --transactional-id {shlex.quote(self.owner.transactional_id)}"
@@ -202,11 +201,8 @@ class OpenTransaction:
         )
 
 
-def _tool(bootstrap_server: str | None, command_config: Path | None) -> str:
-    words = ["kafka-transactions.sh", "--bootstrap-server", bootstrap_server or "HOST:PORT"]
-    if command_config is not None:
-        words += ["--command-config", str(command_config)]
-    return shlex.join(words)
+def _tool(connection: Sequence[str]) -> str:
+    return shlex.join(["kafka-transactions.sh", *connection])
 
 
 def _identity(step: TransactionMetadata) -> tuple[object, ...]:
