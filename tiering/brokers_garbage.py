@@ -96,13 +96,7 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
 
 
 def collect_brokers_garbage(
-    store: ObjectStore,
-    garbage: BrokersGarbage,
-    read: ReadMetadata,
-    *,
-    who: str,
-    now_ms: int,
-    is_conditional: bool = False,
+    store: ObjectStore, garbage: BrokersGarbage, read: ReadMetadata, *, now_ms: int, is_conditional: bool = False
 ) -> Iterator[Collected]:
     """Delete ``garbage``, partition by partition, each under its lease and after reading its metadata again.
 
@@ -117,7 +111,7 @@ def collect_brokers_garbage(
         segments[segment.partition].append(segment)
     for partition, dead in segments.items():
         try:
-            with leased(store, lease_place(None, partition.topic_partition), who=who, now_ms=now_ms) as lease:
+            with leased(store, lease_place(None, partition.topic_partition), verb="gc", now_ms=now_ms) as lease:
                 for info in _still_dead(partition, dead, read):
                     lease.hold()
                     if is_as_it_was(store, info):

@@ -140,13 +140,7 @@ def find_garbage(store: ObjectStore, *, older_than_ms: int, is_alone: bool = Fal
 
 
 def collect(
-    store: ObjectStore,
-    garbage: Garbage,
-    *,
-    who: str,
-    now_ms: int,
-    is_alone: bool = False,
-    is_conditional: bool = False,
+    store: ObjectStore, garbage: Garbage, *, now_ms: int, is_alone: bool = False, is_conditional: bool = False
 ) -> Iterator[Collected]:
     """Delete ``garbage``, partition by partition, each under its lease and after listing it again.
 
@@ -159,7 +153,7 @@ def collect(
     """
     delete = partial(delete_version, store, is_conditional=is_conditional)
     for folder in garbage.repairs:
-        yield from _delete_originals(store, folder, delete, who=who, now_ms=now_ms, is_alone=is_alone)
+        yield from _delete_originals(store, folder, delete, now_ms=now_ms, is_alone=is_alone)
     of_repairs = {info.key for folder in garbage.repairs for info in folder.infos}
     others = (info for info in garbage.objects if info.key not in of_repairs)
     for lease_name, infos in groupby(others, key=lambda info: _deletion_of(info.key).lease):
@@ -168,7 +162,7 @@ def collect(
             yield from chain.from_iterable(map(delete, _still_garbage(store, found)))
             continue
         try:
-            with leased(store, lease_name, who=who, now_ms=now_ms) as lease:
+            with leased(store, lease_name, verb="gc", now_ms=now_ms) as lease:
                 lease.hold()
                 buried = cache(partial(_bury, store))
                 for info in _still_garbage(store, found):
@@ -190,7 +184,6 @@ def _delete_originals(
     folder: Folder,
     delete: Callable[[ObjectInfo], Iterator[Collected]],
     *,
-    who: str,
     now_ms: int,
     is_alone: bool,
 ) -> Iterator[Collected]:
@@ -203,7 +196,7 @@ def _delete_originals(
         yield from chain.from_iterable(map(delete, folder.infos))
         return
     try:
-        with leased(store, record.lease, who=who, now_ms=now_ms) as lease:
+        with leased(store, record.lease, verb="gc", now_ms=now_ms) as lease:
             replacer = Replacer(store=store, run=folder.run, is_conditional=not is_alone, hold_lease=lease.hold)
             replacer.drop(folder.path, record)
     except LockedError as error:

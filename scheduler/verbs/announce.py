@@ -21,7 +21,6 @@ from resnap.storage.words import human_bytes, some
 from resnap.tiering.broker_releases import releases_of
 from resnap.tiering.remote_log.announcement import Announcement
 from resnap.tiering.remote_log.announcer import Announcer
-from resnap.tiering.shipping.lease import this_run
 
 _AGAIN: Final = "Next: the same command again, once what the errors and STOPS name is settled."
 
@@ -67,7 +66,6 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | U
             wants=request.scope.wants,
             sources=sources_of(settings),
             key_prefix=settings.key_prefix,
-            who=f"{this_run()} (announce)",
             now_ms=context.clock.now_ms,
             releases=releases_of(settings.kafka_version, settings.metadata, cluster).of_all,
             kafka_configs=kafka_configs(settings),

@@ -25,7 +25,6 @@ from resnap.storage.words import agreeing, human_bytes, human_count, instant, so
 from resnap.tiering.brokers_garbage import Death, ReadMetadata, collect_brokers_garbage, find_brokers_garbage
 from resnap.tiering.deleting import Collected, Garbage, collect, find_garbage
 from resnap.tiering.remote_log.stored import metadata_of
-from resnap.tiering.shipping.lease import this_run
 
 LEAST_AGE_MS: Final = 3_600_000
 """A younger object may be of a run in progress; no segment takes as long to ship."""
@@ -121,9 +120,8 @@ def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[F
         partly_done=bool(garbage.unreadable),
     )
     if request.delete:
-        now_ms, who = context.clock.now_ms(), f"{this_run()} (gc)"
-        keeps = bool(garbage.objects) and _keeps_versions(store)
-        collected = collect(store, garbage, who=who, now_ms=now_ms, is_alone=is_alone, is_conditional=keeps)
+        keeps, now_ms = bool(garbage.objects) and _keeps_versions(store), context.clock.now_ms()
+        collected = collect(store, garbage, now_ms=now_ms, is_alone=is_alone, is_conditional=keeps)
         yield from _outcomes(_listed_garbage(garbage), collected)
     else:
         yield from _listed_garbage(garbage)
@@ -144,9 +142,8 @@ def _of_brokers(
         for info in segment.objects
     ]
     if request.delete:
-        now_ms, who = context.clock.now_ms(), f"{this_run()} (gc)"
-        keeps = bool(found) and _keeps_versions(store)
-        collected = collect_brokers_garbage(store, garbage, read, who=who, now_ms=now_ms, is_conditional=keeps)
+        keeps, now_ms = bool(found) and _keeps_versions(store), context.clock.now_ms()
+        collected = collect_brokers_garbage(store, garbage, read, now_ms=now_ms, is_conditional=keeps)
         yield from _outcomes(found, collected)
     else:
         yield from found

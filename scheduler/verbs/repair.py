@@ -32,7 +32,7 @@ from resnap.tiering.planner import cost_of
 from resnap.tiering.repairing.originals import RECORD, REPAIRED, Replacements, folders_in, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.selection import Scope, nothing_in
-from resnap.tiering.shipping.lease import leased, this_run
+from resnap.tiering.shipping.lease import leased
 from resnap.tiering.store_check import store_checks
 from resnap.tiering.store_repair import PartRepair, RepairedPartition, repair
 
@@ -170,8 +170,8 @@ def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: C
                 continue
             is_in_scope = True
             if not context.settings.dry_run:
-                who = f"{this_run()} (repair --undo)"
-                with leased(replacer.store, record.lease, who=who, now_ms=context.clock.now_ms()) as lease:
+                now_ms = context.clock.now_ms()
+                with leased(replacer.store, record.lease, verb="repair --undo", now_ms=now_ms) as lease:
                     replacer.hold_lease = lease.hold
                     replacer.put_back(folder.path, record)
         except ResnapError as error:

@@ -35,7 +35,7 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.deleting import Limits, PartitionRetention, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
-from resnap.tiering.shipping.lease import lease_place, leased, this_run
+from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key, retained_topics
 
 _HIDDEN: Final = (
@@ -124,7 +124,7 @@ def _delete(
         progress.advance(1, deleted.facts.log_bytes)
 
     place = lease_place(one.cluster_id, one.topic_partition)
-    with leased(store, place, who=f"{this_run()} (retain)", now_ms=now_ms) as lease:
+    with leased(store, place, verb="retain", now_ms=now_ms) as lease:
         lease.hold()
         _note(store, one)
         delete_beyond(store, one, done, lease.hold)

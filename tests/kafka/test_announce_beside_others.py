@@ -152,7 +152,6 @@ def announce_while(site: Site, topic: str, after: int, happens: Callable[[Cluste
             wants=topic.__eq__,
             sources=Sources(),
             key_prefix="",
-            who="a test",
             now_ms=SystemClock().now_ms,
             releases=(),
             kafka_configs="kafka-configs.sh",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from itertools import pairwise
+from socket import gethostname
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -101,11 +103,11 @@ def test_all_that_is_older_goes_and_a_partition_may_end_empty(command: Resnap, s
 def test_a_partition_at_which_another_run_is_at_work_is_left_as_it_is(command: Resnap, store: Path) -> None:
     place = lease_place(store.glob("*/payments").__next__().parent.name, TopicPartition("payments", 0))
     zero, one = (len(oldest_first(store, partition)) for partition in (0, 1))
-    with leased(LocalObjectStore(store), place, who="a tiering run", now_ms=0) as lease:
+    with leased(LocalObjectStore(store), place, verb="a tiering run", now_ms=0) as lease:
         lease.hold()
         ran = command("retain", store.as_uri(), "--retention-bytes", "20KiB", "--delete", *JSON)
     assert ran.code == 3
-    assert "another run is at work there: a tiering run" in ran.err
+    assert f"another run is at work there: {gethostname()}, process {os.getpid()} (a tiering run)" in ran.err
     assert len(oldest_first(store, 0)) == zero
     assert 0 < len(oldest_first(store, 1)) < one
     assert ran.document["summary"]["kept"] == zero + len(oldest_first(store, 1))

@@ -211,7 +211,7 @@ def test_garbage_is_found_and_deleted_and_nothing_else(
     assert {one.key for one in garbage.objects} == {entry.key for entry in victim.objects}
     listed = [begun["UploadId"]] if kind is VERSITYGW else []
     assert [one.handle for one in garbage.unfinished] == listed
-    collected = list(collect(store, garbage, who="a test", now_ms=0))
+    collected = list(collect(store, garbage, now_ms=0))
     assert [one.problem for one in collected] == [None] * (len(victim.objects) + len(listed))
     assert {info.key for info in store.list()} == kept | {own}
     assert store.get(own) == TOMBSTONE

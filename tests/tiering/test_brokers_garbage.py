@@ -73,7 +73,7 @@ class Brokers:
     def collect(self, garbage: BrokersGarbage) -> list[LockedError]:
         """Collect ``garbage``, compare what is gone with what was said, and return the problems."""
         before = self.keys()
-        collected = list(collect_brokers_garbage(self.store, garbage, self.read, who="gc", now_ms=self.now_ms))
+        collected = list(collect_brokers_garbage(self.store, garbage, self.read, now_ms=self.now_ms))
         assert before - self.keys() == {one.key for one in collected if one.problem is None}
         return [one.problem for one in collected if one.problem is not None]
 
@@ -173,7 +173,7 @@ def test_what_is_replaced_in_the_moment_of_its_deletion_stays_where_the_store_ke
     brokers.now_ms += 2 * DAY_MS
     store = ReplacingStore(brokers.store, {max(left)})
     collected = collect_brokers_garbage(
-        store, brokers.find(), brokers.read, who="gc", now_ms=brokers.now_ms, is_conditional=is_conditional
+        store, brokers.find(), brokers.read, now_ms=brokers.now_ms, is_conditional=is_conditional
     )
     stays = {max(left)} if is_conditional else set()
     assert ({one.key for one in collected}, brokers.keys()) == (left - stays, stays)
@@ -202,7 +202,7 @@ def test_wherever_a_run_ends_nothing_looks_complete_and_the_next_run_deletes_the
     brokers.now_ms += 2 * DAY_MS
     ending = EndingStore(brokers.store, after)
     with suppress(StoreUnavailableError):
-        list(collect_brokers_garbage(ending, brokers.find(), brokers.read, who="gc", now_ms=brokers.now_ms))
+        list(collect_brokers_garbage(ending, brokers.find(), brokers.read, now_ms=brokers.now_ms))
     assert len(left & brokers.keys()) == max(len(left) - after, 0)
     shown_by = ".rsm-manifest" if brokers.layout == "aiven" else ".log"
     assert any(key.endswith(shown_by) for key in left & brokers.keys()) == (after == 0)
@@ -217,7 +217,7 @@ def test_nothing_is_deleted_while_another_run_works_on_the_partition(brokers: Br
     brokers.now_ms += 2 * DAY_MS
     found = brokers.find()
     with leased(
-        brokers.store, lease_place(None, PARTITION.topic_partition), who="repair", now_ms=brokers.now_ms
+        brokers.store, lease_place(None, PARTITION.topic_partition), verb="repair", now_ms=brokers.now_ms
     ) as lease:
         lease.hold()
         (problem,) = brokers.collect(found)

@@ -65,7 +65,7 @@ def cleaned(store: ObjectStore, *, older_than_ms: int = DAY_MS) -> set[str]:
     """Collect the garbage and return what is gone."""
     before = keys(store)
     garbage = find_garbage(store, older_than_ms=older_than_ms)
-    said = {one.key for one in collect(store, garbage, who="gc", now_ms=0) if one.problem is None}
+    said = {one.key for one in collect(store, garbage, now_ms=0) if one.problem is None}
     gone = before - keys(store)
     assert gone == {key for key in said if key in before}
     for manifest in manifests(store):
@@ -129,9 +129,9 @@ def test_a_partition_that_another_run_ships_is_left_and_reported(store: MemoryOb
     clock.now_ms += 2 * DAY_MS
     before = keys(store)
     garbage = find_garbage(store, older_than_ms=DAY_MS)
-    with leased(store, f"{place.cluster}/{place.topic}/0", who="a tiering run", now_ms=0) as lease:
+    with leased(store, f"{place.cluster}/{place.topic}/0", verb="a tiering run", now_ms=0) as lease:
         lease.hold()
-        (one,) = collect(store, garbage, who="gc", now_ms=0)
+        (one,) = collect(store, garbage, now_ms=0)
     assert isinstance(one.problem, LockedError)
     assert "a tiering run" in str(one.problem)
     assert keys(store) == before
@@ -151,7 +151,7 @@ def test_an_object_written_again_or_named_between_two_listings_is_left(
     store.put(first, bodies[first])
     anew = min(left)
     store.put(anew, store.get(anew))
-    list(collect(watched(store), garbage, who="gc", now_ms=0))
+    list(collect(watched(store), garbage, now_ms=0))
     assert left - keys(store) == left - {anew}
     check_objects(store, manifests(store)[0])
 
@@ -183,7 +183,7 @@ def test_a_listing_that_misses_what_is_there_makes_nothing_garbage(store: Memory
     garbage = find_garbage(Stale(store), older_than_ms=DAY_MS)
     assert garbage.objects
     before = keys(store)
-    list(collect(store, garbage, who="gc", now_ms=0))
+    list(collect(store, garbage, now_ms=0))
     assert keys(store) == before
 
 

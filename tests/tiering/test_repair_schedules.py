@@ -210,7 +210,7 @@ class Scene:
 
     def gc(self, store: ObjectStore) -> None:
         self.has_collected = True
-        list(collect(store, find_garbage(store, older_than_ms=-60_000), who="gc", now_ms=0))
+        list(collect(store, find_garbage(store, older_than_ms=-60_000), now_ms=0))
 
     def retain(self, store: ObjectStore) -> None:
         if self.name != "flat":

@@ -263,7 +263,7 @@ class Actor:
             delete_beyond(store, one, lambda _: None)
 
     def gc(self, store: ObjectStore) -> None:
-        list(collect(store, find_garbage(store, older_than_ms=-60_000), who="gc", now_ms=0))
+        list(collect(store, find_garbage(store, older_than_ms=-60_000), now_ms=0))
 
     def leave(self, store: ObjectStore) -> None:
         """Leave what a killed run leaves."""

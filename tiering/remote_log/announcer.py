@@ -56,8 +56,6 @@ class Announcer:
     """Which open what was encrypted, too."""
     key_prefix: str
     """The key prefix of the brokers' RemoteStorageManager, if it has one."""
-    who: str
-    """This run, as its leases name it."""
     now_ms: Callable[[], int]
     releases: Sequence[Release]
     """Of the brokers; none where they are not known."""
@@ -106,7 +104,7 @@ class Announcer:
         if not one.segments:
             return one
         place = lease_place(one.segments[0].cluster_id, one.partition.topic_partition)
-        with leased(self.store, place, who=self.who, now_ms=self.now_ms()) as lease:
+        with leased(self.store, place, verb="announce", now_ms=self.now_ms()) as lease:
             lease.hold()
             self._read_back(one, read)
             lease.hold()

@@ -261,8 +261,14 @@ def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
 
 
 @contextmanager
-def leased(store: ObjectStore, place: str, *, who: str, now_ms: int, lease_ms: int = LEASE_MS) -> Iterator[Tenure]:
-    """Yield the lease of ``place``, which the caller takes by ``hold``, and release it at the end."""
+def leased(
+    store: ObjectStore, place: str, *, now_ms: int, verb: str = "", lease_ms: int = LEASE_MS
+) -> Iterator[Tenure]:
+    """Yield the lease of ``place``, which the caller takes by ``hold``, and release it at the end.
+
+    Others read that it is held by this process; and for which ``verb``, unless it ships.
+    """
+    who = f"{gethostname()}, process {os.getpid()}{verb and f' ({verb})'}"
     holder = Holder(run=str(uuid4()), who=who, since_ms=now_ms, process=this_process())
     tenure = Tenure(lease=Lease(store=store, place=place, holder=holder, lease_ms=lease_ms))
     try:
@@ -290,8 +296,3 @@ def _generation(key: str) -> int:
     """Return the generation of ``key``; 0 if it is not a lease of ours."""
     number = key.rpartition("/")[2]
     return int(number) if number.isascii() and number.isdigit() else 0
-
-
-def this_run() -> str:
-    """Return the name of this run for others."""
-    return f"{gethostname()}, process {os.getpid()}"
