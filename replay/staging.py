@@ -32,7 +32,6 @@ from resnap.storage.errors import LogDirError
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import (
     SnapshotDigest,
-    snapshot_array_bytes,
     snapshot_array_parts,
     store_snapshot_arrays,
 )
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import PartSink
     from resnap.storage.crc32c import Buffer
     from resnap.storage.log.names import TopicPartition
-    from resnap.storage.stores.protocol import ObjectStore
+    from resnap.storage.stores.protocol import BodyOpener, ObjectStore
     from resnap.storage.stores.s3_settings import S3Settings
 
 DISCARD: Final = "discard:"
@@ -64,7 +63,7 @@ def snapshot_key(topic_partition: TopicPartition, offset: int) -> str:
 def open_sink(url: str, s3: S3Settings | None = None) -> PartSink:
     """Return the sink at ``url``: a directory, which need not exist yet, for ``file:///``, else a store."""
     if url == DISCARD:
-        return DiscardSink()
+        return StoreSink(None)
     parts = urlsplit(url)
     if parts.scheme == "file":
         return DirectorySink(Path(unquote(parts.path)))
@@ -101,22 +100,15 @@ class DirectorySink:
 
 
 class StoreSink:
-    """Stores snapshots as objects of a store."""
+    """Stores snapshots as objects of a store; without one it discards them."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore | None) -> None:
         self._store = store
 
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
         """Put the snapshot as one object, replacing an existing one whole."""
-        body = snapshot_array_bytes(entries)
-        digest = digest_of(body)
-        self._store.put_stream(
-            snapshot_key(topic_partition, offset),
-            lambda: io.BytesIO(body),
-            size_bytes=digest.size_bytes,
-            crc32c=digest.crc32c,
-        )
-        return digest
+        parts = snapshot_array_parts(entries)
+        return self._put(topic_partition, offset, lambda: io.BytesIO(b"".join(parts)), digest_of(*parts))
 
     def write_parts(
         self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int
@@ -126,34 +118,15 @@ class StoreSink:
             path = directory / "snapshot"
             with writable(path):
                 digest = store_snapshot_arrays(path, parts, count)
-            self._store.put_stream(
-                snapshot_key(topic_partition, offset),
-                lambda: path.open("rb"),
-                size_bytes=digest.size_bytes,
-                crc32c=digest.crc32c,
-            )
-        return digest
+            return self._put(topic_partition, offset, lambda: path.open("rb"), digest)
 
-
-class DiscardSink:
-    """Discards snapshots."""
-
-    def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:  # noqa: ARG002
-        """Return the digest that the snapshot would have."""
-        return digest_of(*snapshot_array_parts(entries))
-
-    def write_parts(
-        self,
-        topic_partition: TopicPartition,  # noqa: ARG002
-        offset: int,  # noqa: ARG002
-        parts: Iterable[Array],
-        count: int,
+    def _put(
+        self, topic_partition: TopicPartition, offset: int, open_body: BodyOpener, digest: SnapshotDigest
     ) -> SnapshotDigest:
-        """Return the digest for entries in parts."""
-        with scratch_directory("snapshot") as directory:
-            path = directory / "snapshot"
-            with writable(path):
-                return store_snapshot_arrays(path, parts, count)
+        if self._store is not None:
+            key = snapshot_key(topic_partition, offset)
+            self._store.put_stream(key, open_body, size_bytes=digest.size_bytes, crc32c=digest.crc32c)
+        return digest
 
 
 def digest_of(*parts: Buffer) -> SnapshotDigest:

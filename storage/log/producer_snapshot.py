@@ -179,13 +179,11 @@ def snapshot_bytes(entries: Iterable[ProducerEntry]) -> bytes:
     return struct.pack(">hI", VERSION, crc32c(covered)) + covered
 
 
-def snapshot_array_bytes(entries: npt.NDArray[np.void]) -> bytes:
-    """Return a whole snapshot file of ``entries``, an array of ``ENTRY_DTYPE`` by ascending producer id."""
-    return b"".join(snapshot_array_parts(entries))
-
-
 def snapshot_array_parts(entries: npt.NDArray[np.void]) -> tuple[bytes, memoryview]:
-    """Return the same in two parts, header and entries; contiguous entries are not copied."""
+    """Return a whole snapshot file of ``entries``, an array of ``ENTRY_DTYPE`` by ascending producer id.
+
+    It comes in two parts, header and entries; contiguous entries are not copied.
+    """
     for _ in _checked_order([entries]):
         pass
     body = np.ascontiguousarray(entries).view(np.uint8).data

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from resnap.replay.rebuild import rebuild_locally
-from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_array_bytes
+from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_array_parts
 from tests.benchmarks.measuring import Contender, Outcome, contest
 from tests.benchmarks.tables import Table, amount, seconds
 from tests.fixture_sets import unpack
@@ -49,7 +49,8 @@ def _compare(truth: Truth, fixture: FixtureSet, plans: list[PartitionPlan]) -> O
     results = list(rebuild_locally(plans, sink))
     for result in results:
         for boundary in result.boundaries:
-            made = read_snapshot(snapshot_array_bytes(sink.snapshots[result.topic_partition, boundary.offset]))
+            own = sink.snapshots[result.topic_partition, boundary.offset]
+            made = read_snapshot(b"".join(snapshot_array_parts(own)))
             theirs = written_by_the_broker(fixture, boundary, str(result.topic_partition))
             same += not unexplained(made, theirs, truth.expiry, boundary.as_of_ms)
             count += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot, snapshot_array_bytes
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot, snapshot_array_parts
 from resnap.tiering.judging.known_faults import MOST_READABLE_ENTRIES
 from tests.kafka.brokers import Broker
 from tests.scheduler.files import bases, file_at
@@ -28,7 +28,7 @@ def snapshot_of(producers: int) -> bytes:
     entries["producer_id"] = 1_000 + np.arange(producers)
     entries["timestamp"] = int(time.time() * 1000)
     entries["coordinator_epoch"] = entries["current_txn_first_offset"] = -1
-    return snapshot_array_bytes(entries)
+    return b"".join(snapshot_array_parts(entries))
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -21,7 +21,7 @@ from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.log.producer_snapshot import snapshot_array_bytes
+from resnap.storage.log.producer_snapshot import snapshot_array_parts
 from resnap.storage.log.record import ABORT, COMMIT, write_marker_batch
 from resnap.storage.log.record_batch import (
     ATTRIBUTES_POSITION,
@@ -160,7 +160,7 @@ class BulkPartitionWriter:
 
     def snapshot(self) -> bytes:
         """Return the producer snapshot at the log end, of a broker that has expired no producer."""
-        return snapshot_array_bytes(self._state.entries())
+        return b"".join(snapshot_array_parts(self._state.entries()))
 
     def write_snapshot(self) -> None:
         """Put the snapshot at the log end beside the segments."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from resnap.replay.staging import digest_of
-from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, SnapshotDigest, snapshot_array_bytes
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, SnapshotDigest, snapshot_array_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +25,7 @@ class MemorySink:
     def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> SnapshotDigest:
         """Keep a copy of the entries."""
         self.snapshots[topic_partition, offset] = np.array(entries, dtype=ENTRY_DTYPE)
-        return digest_of(snapshot_array_bytes(entries))
+        return digest_of(*snapshot_array_parts(entries))
 
     def write_parts(
         self, topic_partition: TopicPartition, offset: int, parts: Iterable[Array], count: int

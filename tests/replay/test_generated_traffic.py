@@ -10,7 +10,7 @@ import pytest
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import open_log_dir_or_partition
-from resnap.storage.log.producer_snapshot import snapshot_array_bytes
+from resnap.storage.log.producer_snapshot import snapshot_array_parts
 from resnap.tiering.judging.inventory import take_inventory
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from tests.logs.bulk_log import BulkPartitionWriter
@@ -44,5 +44,5 @@ def test_a_replay_comes_to_the_state_that_the_generator_kept(tmp_path: Path, kin
     sink = MemorySink()
     (result,) = rebuild_locally([plan_replay(inventory, load_facts(inventory.partition), list(kept), rules)], sink)
     assert result.error is None
-    made = {offset: snapshot_array_bytes(entries) for (_, offset), entries in sink.snapshots.items()}
+    made = {offset: b"".join(snapshot_array_parts(entries)) for (_, offset), entries in sink.snapshots.items()}
     assert made == kept

@@ -13,7 +13,7 @@ from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.settings.settings import Settings
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_array_bytes
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_array_parts
 from resnap.storage.words import instant
 from resnap.tiering.judging.known_faults import MANY_ENTRIES, MOST_READABLE_ENTRIES
 from tests.cases import each
@@ -83,7 +83,7 @@ def test_until_when_is_said_where_the_snapshot_can_be_read(version: str | None, 
     entries["producer_id"] = np.arange(len(entries))
     entries["timestamp"] = 1_700_000_000_000 + 60_000 * np.arange(len(entries))[::-1]
     path = tmp_path / "00000000000000000007.snapshot"
-    path.write_bytes(snapshot_array_bytes(entries))
+    path.write_bytes(b"".join(snapshot_array_parts(entries)))
     until = f"will have by {instant(1_700_000_060_000 + DEFAULT_EXPIRATION_MS)}"
     for place, is_said in ((str(path), True), (str(tmp_path / "gone"), False), (None, False)):
         warned: list[str] = []
