@@ -40,7 +40,7 @@ Answers: TypeAlias = npt.NDArray[np.int8]
 
 DEFAULT_WINDOW_MS: Final = 3_600_000
 """``producer.id.quota.window.size.seconds``, 3600 of them."""
-DEFAULT_LAYERS: Final = 4
+LAYERS: Final = 4
 """Layers of P-L in one window."""
 MOST_LAYERS: Final = 24
 """Each look-up of an id reads each of them."""
@@ -83,18 +83,17 @@ def life_cycle(
     profile: str = DEFAULT,
     window_ms: int = DEFAULT_WINDOW_MS,
     *,
-    layers: int = DEFAULT_LAYERS,
     capacity: int | None = None,
     refresh_on_hit: bool = True,
 ) -> LifeCycle:
-    """Return the life cycle of a named profile; ``layers`` counts for P-L alone.
+    """Return the life cycle of a named profile.
 
     Raises:
         ValueError: there is no such profile, or the window is too short to be divided.
 
     """
     if profile == "P-L":
-        span_ms, lifetime_ms = window_ms // layers, window_ms
+        span_ms, lifetime_ms = window_ms // LAYERS, window_ms
     elif profile in _PARTS:
         span, lifetime = _PARTS[profile]
         span_ms, lifetime_ms = window_ms * span // 2, window_ms * lifetime // 2

@@ -261,16 +261,14 @@ def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
 
 
 @contextmanager
-def leased(
-    store: ObjectStore, place: str, *, now_ms: int, verb: str = "", lease_ms: int = LEASE_MS
-) -> Iterator[Tenure]:
+def leased(store: ObjectStore, place: str, *, now_ms: int, verb: str = "") -> Iterator[Tenure]:
     """Yield the lease of ``place``, which the caller takes by ``hold``, and release it at the end.
 
     Others read that it is held by this process; and for which ``verb``, unless it ships.
     """
     who = f"{gethostname()}, process {os.getpid()}{verb and f' ({verb})'}"
     holder = Holder(run=str(uuid4()), who=who, since_ms=now_ms, process=this_process())
-    tenure = Tenure(lease=Lease(store=store, place=place, holder=holder, lease_ms=lease_ms))
+    tenure = Tenure(lease=Lease(store=store, place=place, holder=holder))
     try:
         yield tenure
     finally:
