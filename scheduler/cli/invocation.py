@@ -137,6 +137,7 @@ class Invocation:
             self.output.line(line)
         rows = list(view.table_rows(result) if self.output.form == "table" else view.rows(result))
         faults += result.faults
+        view.has_faults = bool(faults)
         findings += result.findings
         self.partly_done = self.partly_done or result.partly_done
         for text in result.warnings:

@@ -149,12 +149,9 @@ class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
             *columns_of(AnnouncedRow, "segments", "bytes", "below", "stop"),
         )
         self._totals = {"segments": 0, "bytes": 0, "below": 0, "awaitLeaders": 0, "published": published}
-        self._stopped = False
-        """Whether of a partition nothing could be announced, or nothing could be read."""
 
     def row(self, result: Reported[Announcement] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
-        self._stopped = self._stopped or bool(result.faults)
         if isinstance(result, Unread):
             return None
         row = row_of(AnnouncedRow, result.what)
@@ -178,7 +175,7 @@ class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
             if self._totals["segments"]:
                 yield f"{what} could be announced. Nothing was written."
                 yield "Next: the same command with --publish, which announces them to brokers."
-            elif self._stopped or not self._totals["below"]:
+            elif self.has_faults or not self._totals["below"]:
                 yield "Nothing is left that could be announced. Nothing was written."
                 yield _AGAIN
             elif self._totals["awaitLeaders"]:
@@ -199,7 +196,7 @@ class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
                 f"Not done yet in {waiting}: keep retention.bytes at -1 until this command, without --publish, says"
                 " that leaders count what was announced."
             )
-        if self._stopped or self.is_cut_short:
+        if self.has_faults or self.is_cut_short:
             yield _AGAIN
         else:
             yield "Next: let leaders copy again, then the same command without --publish, until that says done."

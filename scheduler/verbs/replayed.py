@@ -233,7 +233,6 @@ class ReplayView(View[Result]):
         self._known: list[tuple[TopicPartition, CachedBoundary]] = []
         """Boundaries that an earlier run has made."""
         self._to_replace: set[Replace] = set()
-        self._has_faults = False
         self._held: list[list[Row]] = []
         """Rows of each partition, for people."""
 
@@ -247,7 +246,6 @@ class ReplayView(View[Result]):
 
     def rows(self, result: Result) -> Iterator[Row]:
         """Yield a row per boundary, and count it."""
-        self._has_faults = self._has_faults or bool(result.faults)
         if not isinstance(result, Rebuilt):
             return
         topic_partition, found = result.replayed.result.topic_partition, result.replayed.result
@@ -304,7 +302,7 @@ class ReplayView(View[Result]):
     def closing(self) -> Iterator[str]:
         """Yield the totals in words."""
         yield from summed_note(self._held)
-        is_partial = self.is_cut_short or self._has_faults
+        is_partial = self.is_cut_short or self.has_faults
         if self._into is not None and not (self._known or self._boundaries or is_partial):
             yield "Nothing is missing: every closed segment has a usable snapshot at its end. Nothing was written."
             yield f"Next: `resnap check {shlex.join(self._scope.sources)}` says which topics can be tiered."
@@ -392,7 +390,7 @@ class JudgedView(ReplayView):
         if self._staged is None and not found:
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
         are_good = all(comparison is not None and comparison.verdict in _GOOD for comparison in found)
-        if self._has_faults:
+        if self.has_faults:
             yield "Next: the same command again, once what the errors name is repaired, as their hints say."
         elif not are_good:
             again = f"resnap regenerate {self._scope.typed} --boundaries all --into DIR"

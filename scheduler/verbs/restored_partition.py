@@ -135,13 +135,11 @@ class RestoreView(SummedView[Result]):
         self._cluster: NewCluster | None = None
         self._log_dirs = dict[str, None]()
         """Those that have the partitions now."""
-        self._has_faults = False
         self._open: list[str] = []
         """Partitions that end in an open transaction."""
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
-        self._has_faults = self._has_faults or bool(result.faults)
         if isinstance(result, NewCluster):
             self._cluster = result
         if not isinstance(result, RestoredPartition):
@@ -184,7 +182,7 @@ class RestoreView(SummedView[Result]):
                     " consumers with read_committed will stop there; the run says for each what to do."
                 )
             yield AND_DO_IT
-        elif self._has_faults or self.is_cut_short:
+        elif self.has_faults or self.is_cut_short:
             yield "Next: the same command again, once the errors named here are repaired; it restores the rest."
         elif self._log_dirs and self._cluster is None:
             yield f"Next: start the broker whose log.dirs names {first_of([*self._log_dirs], MOST_NAMED)}."

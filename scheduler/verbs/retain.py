@@ -215,12 +215,10 @@ class RetainView(SummedView["Reported[PartitionRetention] | Unread"]):
 
     def __init__(self, url: str, *, dry_run: bool) -> None:
         self._url = shlex.quote(url)
-        self._has_faults = False
         self._totals = {"dryRun": dry_run, "deleted": 0, "kept": 0, "bytes": 0}
 
     def row(self, result: Reported[PartitionRetention] | Unread) -> Row | None:
         """Return the row of a partition, and count it."""
-        self._has_faults = self._has_faults or bool(result.faults)
         if isinstance(result, Unread):
             return None
         row = row_of(RetainedRow, result.what)
@@ -237,7 +235,7 @@ class RetainView(SummedView["Reported[PartitionRetention] | Unread"]):
             yield f"beyond retention: {deleted}; not beyond it: {kept}. Nothing was deleted."
         else:
             yield f"{deleted} deleted, {kept} kept."
-        if self._has_faults or self.is_cut_short:
+        if self.has_faults or self.is_cut_short:
             yield "Next: the same command again, once the errors named here are repaired."
         elif self._totals["dryRun"] and self._totals["deleted"]:
             yield "Next: the same command with --delete."

@@ -332,14 +332,12 @@ class StoreView(View[Result]):
         self._chains: list[Chain] = []
         self._shown = self._not_shown = 0
         """Segments that people see, and that they see no row of, as there are too many."""
-        self._has_faults = False
         self._counts = dict.fromkeys(
             ("segments", "bytes", "different", "gone", "snapshotsReplayed", "snapshotsDifferent", UNFIT), 0
         )
 
     def rows(self, result: Result) -> Iterable[Row]:
         """Return the row of a segment; that of a partition is for the service."""
-        self._has_faults = self._has_faults or bool(result.faults)
         row = self.row(result)
         return () if row is None or "unfitSnapshots" in row else (row,)
 
@@ -423,7 +421,7 @@ class StoreView(View[Result]):
             f" {human_count(counts['different'])} with differences; {some(counts['snapshotsReplayed'], 'snapshot')} "
             f"compared with a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
         )
-        if self._has_faults or self.is_cut_short:
+        if self.has_faults or self.is_cut_short:
             yield "Next: the same command again, once what the errors name is repaired, as their hints say."
         else:
             yield "Next: nothing is left to do: the store holds what its manifests and a replay say."
