@@ -82,9 +82,8 @@ class AuditLog:
         conditions = {clause: value for clause, value in asked.items() if value}
         where = " AND ".join(["1", *conditions])
         query = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - our own words
-        with self.database.read() as connection:
-            rows = connection.execute(query, (*conditions.values(), limit))
-            return [loaded(AuditEntry, row, detail=decoded(row, "detail")) for row in rows]
+        rows = self.database.rows(query, (*conditions.values(), limit))
+        return [loaded(AuditEntry, row, detail=decoded(row, "detail")) for row in rows]
 
 
 def _shorten(detail: Mapping[str, object]) -> str:

@@ -147,16 +147,14 @@ class Tokens:
 
     def all(self) -> list[Token]:
         """Return every token there ever was, by name, then by time."""
-        with self.database.read() as connection:
-            return [loaded(Token, row) for row in connection.execute("SELECT * FROM tokens ORDER BY name, created_ms")]
+        return [loaded(Token, row) for row in self.database.rows("SELECT * FROM tokens ORDER BY name, created_ms")]
 
     def find(self, secret: str) -> Token | None:
         """Return the token of ``secret``, if it is valid now."""
         if not secret.startswith(PREFIX) or len(secret) > _LONGEST or not secret.isascii():
             return None
         wanted = _digest(secret)
-        with self.database.read() as connection:
-            row = connection.execute("SELECT * FROM tokens WHERE digest = ?", (wanted,)).fetchone()
+        row = self.database.row("SELECT * FROM tokens WHERE digest = ?", (wanted,))
         if row is None or not hmac.compare_digest(row["digest"], wanted):
             return None
         token = loaded(Token, row)
@@ -184,10 +182,8 @@ class Tokens:
         query = """SELECT tokens.name, tokens.role FROM sessions JOIN tokens ON tokens.id = sessions.token_id
                    WHERE sessions.digest = ? AND sessions.expires_ms > ? AND tokens.revoked_ms IS NULL
                    AND (tokens.expires_ms IS NULL OR tokens.expires_ms > ?)"""
-        with self.database.read() as connection:
-            row = connection.execute(query, (_digest(secret), now_ms, now_ms)).fetchone()
-        is_valid = row is not None and row["role"] in ROLES
-        return Principal(name=row["name"], role=Role(row["role"])) if is_valid else None
+        row = self.database.row(query, (_digest(secret), now_ms, now_ms))
+        return Principal(name=row["name"], role=Role(row["role"])) if row and row["role"] in ROLES else None
 
     def end_session(self, secret: str) -> None:
         """End a session, if it exists."""

@@ -86,8 +86,7 @@ class Submission:
     def _earlier_run(self, key: str, fingerprint: str) -> Run | None:
         """Return the run that a key has made, if it is kept; raises KeyReusedError if it came with another request."""
         query = "SELECT run_id, fingerprint FROM idempotency_keys WHERE principal = ? AND key = ?"
-        with self.services.database.read() as connection:
-            known = connection.execute(query, (self.who.name, key)).fetchone()
+        known = self.services.database.row(query, (self.who.name, key))
         if known is not None and known["fingerprint"] != fingerprint:
             raise KeyReusedError(f"Idempotency-Key {key[:100]!r} came with another request before")
         return None if known is None else self.services.history.get(known["run_id"])

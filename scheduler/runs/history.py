@@ -81,8 +81,7 @@ class History:
 
     def get(self, run_id: str) -> Run | None:
         """Return a run, or None if there is none of this id."""
-        with self.database.read() as connection:
-            row = connection.execute("SELECT * FROM runs WHERE id = ?", (run_id,)).fetchone()
+        row = self.database.row("SELECT * FROM runs WHERE id = ?", (run_id,))
         return None if row is None else _run(row)
 
     def page(self, wanted: RunFilter, *, limit: int, before: str | None = None) -> list[Run]:
@@ -113,8 +112,7 @@ class History:
         if before is not None:
             clauses, values = [*clauses, "id < ?"], [*values, before]
         query = f"SELECT * FROM runs WHERE {' AND '.join(clauses)} ORDER BY id DESC LIMIT ?"  # noqa: S608 - our words
-        with self.database.read() as connection:
-            return connection.execute(query, (*values, limit)).fetchall()
+        return list(self.database.rows(query, (*values, limit)))
 
     def _readable(self, row: sqlite3.Row) -> Run | None:
         try:
@@ -129,8 +127,7 @@ class History:
     def newest_id(self) -> str | None:
         """Return the last id of a run or a plan; None if there is none."""
         query = "SELECT MAX(id) FROM (SELECT MAX(id) AS id FROM runs UNION SELECT MAX(id) FROM plans)"
-        with self.database.read() as connection:
-            newest: str | None = connection.execute(query).fetchone()[0]
+        newest: str | None = next(self.database.rows(query))[0]
         return newest
 
     def open_runs(self) -> list[Run]:
@@ -182,11 +179,10 @@ class History:
         query = f"""SELECT * FROM run_partitions WHERE run_id = ? AND (topic, partition) > (?, ?) {only}
                     ORDER BY topic, partition LIMIT ?"""  # noqa: S608
         values = (run_id, *(after or ("", -1)), *states, limit)
-        with self.database.read() as connection:
-            return [
-                loaded(PartitionOutcome, row, state=decoded(row, "state", PartitionState), row=decoded(row, "row"))
-                for row in connection.execute(query, values)
-            ]
+        return [
+            loaded(PartitionOutcome, row, state=decoded(row, "state", PartitionState), row=decoded(row, "row"))
+            for row in self.database.rows(query, values)
+        ]
 
     def every_partition(self, run_id: str) -> Iterator[PartitionOutcome]:
         """Yield all partitions of a run by topic and number, a page at a time in memory."""
@@ -198,9 +194,8 @@ class History:
     def events(self, run_id: str, *, after: int = 0, limit: int = 500) -> list[RunEvent]:
         """Return the events of a run after the event ``after``."""
         query = "SELECT * FROM run_events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
-        with self.database.read() as connection:
-            found = connection.execute(query, (run_id, after, limit))
-            return [loaded(RunEvent, row, data=decoded(row, "data")) for row in found]
+        found = self.database.rows(query, (run_id, after, limit))
+        return [loaded(RunEvent, row, data=decoded(row, "data")) for row in found]
 
     def fail_orphans(self) -> list[Run]:
         """Mark runs that a previous service left running as failed, and return them; called before any work.

@@ -83,8 +83,7 @@ class Plans:
 
     def get(self, plan_id: str) -> KeptPlan | None:
         """Return a plan, or None if there is none of this id."""
-        with self.database.read() as connection:
-            row = connection.execute("SELECT * FROM plans WHERE id = ?", (plan_id,)).fetchone()
+        row = self.database.row("SELECT * FROM plans WHERE id = ?", (plan_id,))
         return None if row is None else _plan(row)
 
     def text(self, plan_id: str) -> str | None:
@@ -95,8 +94,7 @@ class Plans:
     def page(self, *, limit: int, before: str | None = None) -> list[KeptPlan]:
         """Return up to ``limit`` plans, newest first, made before the plan ``before`` if it is given."""
         query = "SELECT * FROM plans WHERE id < ? ORDER BY id DESC LIMIT ?"
-        with self.database.read() as connection:
-            return [*filter(None, map(_plan, connection.execute(query, (before or "~", limit))))]
+        return [*filter(None, map(_plan, self.database.rows(query, (before or "~", limit))))]
 
     def check_fresh(self, plan: KeptPlan) -> None:
         """Check that nothing that ``plan`` depends on has changed.

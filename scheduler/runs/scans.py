@@ -159,8 +159,7 @@ class Scans:
         """Return the days from the first known one to that of ``until_ms``, at most the last ``most``."""
         last = until_ms // DAY_MS
         query = "SELECT * FROM scan_days WHERE day > ? AND day <= ? ORDER BY day"
-        with self.database.read() as connection:
-            found = connection.execute(query, (last - most, last)).fetchall()
+        found = self.database.rows(query, (last - most, last))
         by_day = defaultdict[int, dict[str, tuple[int, int]]](dict)
         for row in found:
             by_day[row["day"]][row["source"]] = (row["missing"], row["blocked_bytes"])
@@ -204,8 +203,7 @@ class Scans:
         Where ``is_there`` does not know, all is as it was.
         """
         query = "SELECT topic, partition, how, destination, is_there FROM mendings WHERE source = ?"
-        with self.database.read() as connection:
-            made = [tuple(row) for row in connection.execute(query, (source,))]
+        made = [tuple(row) for row in self.database.rows(query, (source,))]
         found, gone = [], set[str]()
         for topic, partition, how, destination, was_there in made:
             if selects(TopicPartition(topic, partition)):
@@ -225,9 +223,7 @@ class Scans:
         where, values = _where(wanted)
         query = f"""SELECT * FROM partitions WHERE {where} AND (topic, partition, source) > (?, ?, ?)
                     ORDER BY topic, partition, source LIMIT ?"""  # noqa: S608 - made of our words
-        with self.database.read() as connection:
-            found = connection.execute(query, (*values, *(after or ("", -1, "")), limit)).fetchall()
-            return _read_partitions(connection, found)
+        return self._partitions(query, (*values, *(after or ("", -1, "")), limit))
 
     def page_by_topic(
         self, wanted: PartitionFilter, order: TopicOrder, *, limit: int, skip: int = 0
@@ -240,8 +236,7 @@ class Scans:
                         ORDER BY weight DESC, topic, partition, source LIMIT ? OFFSET ?)
                     SELECT partitions.* FROM page JOIN partitions USING (source, topic, partition)
                     ORDER BY weight DESC, topic, partition, source"""  # noqa: S608 - made of our words
-        with self.database.read() as connection:
-            return _read_partitions(connection, connection.execute(query, (*values, limit, skip)).fetchall())
+        return self._partitions(query, (*values, limit, skip))
 
     def topics(
         self, wanted: PartitionFilter, *, limit: int, skip: int = 0, order: TopicOrder = TopicOrder.NAME
@@ -250,8 +245,7 @@ class Scans:
         where, values = _where(wanted)
         query = f"""SELECT topic FROM partitions WHERE {where} GROUP BY topic
                     ORDER BY {_ORDERS[order]} DESC, topic LIMIT ? OFFSET ?"""  # noqa: S608 - made of our words
-        with self.database.read() as connection:
-            names = [row["topic"] for row in connection.execute(query, (*values, limit, skip))]
+        names = [row["topic"] for row in self.database.rows(query, (*values, limit, skip))]
         found = {topic.topic: topic for topic in self.topics_named(names)}
         return [found[name] for name in names if name in found]
 
@@ -263,11 +257,10 @@ class Scans:
         counts = {name: dict.fromkeys(Verdict, 0) for name in wanted}
         reasons = {name: Counter[str]() for name in wanted}
         sums = {name: Counter[str]() for name in wanted}
-        with self.database.read() as connection:
-            for row in connection.execute(query, wanted):
-                counts[row["topic"]][decoded(row, "verdict", Verdict)] += row["n"]
-                reasons[row["topic"]].update({row["reason"]: row["n"]} if row["reason"] else {})
-                sums[row["topic"]].update({name: row[name] for name in _SUMS})
+        for row in self.database.rows(query, wanted):
+            counts[row["topic"]][decoded(row, "verdict", Verdict)] += row["n"]
+            reasons[row["topic"]].update({row["reason"]: row["n"]} if row["reason"] else {})
+            sums[row["topic"]].update({name: row[name] for name in _SUMS})
         return [
             ScannedTopic(
                 topic=name, counts=counts[name], reasons=reasons[name], **{key: sums[name][key] for key in _SUMS}
@@ -278,9 +271,8 @@ class Scans:
     def topics_by_verdict(self) -> dict[Verdict, list[str]]:
         """Return the names of all topics by verdict."""
         verdicts = defaultdict[str, set[Verdict]](set)
-        with self.database.read() as connection:
-            for row in connection.execute("SELECT DISTINCT topic, verdict FROM partitions ORDER BY topic"):
-                verdicts[row["topic"]].add(decoded(row, "verdict", Verdict))
+        for row in self.database.rows("SELECT DISTINCT topic, verdict FROM partitions ORDER BY topic"):
+            verdicts[row["topic"]].add(decoded(row, "verdict", Verdict))
         found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
         for topic, of_partitions in verdicts.items():
             found[topic_verdict(of_partitions)].append(topic)
@@ -289,38 +281,44 @@ class Scans:
     def waiting(self) -> dict[UnblockedBy, int]:
         """Return how many partitions wait for what unblocks them."""
         query = "SELECT unblocked_by, COUNT(*) AS n FROM partitions WHERE unblocked_by IS NOT NULL GROUP BY 1"
-        with self.database.read() as connection:
-            return {decoded(row, "unblocked_by", UnblockedBy): row["n"] for row in connection.execute(query)}
+        return {decoded(row, "unblocked_by", UnblockedBy): row["n"] for row in self.database.rows(query)}
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of all closed segments: ``tierable``, ``blocked``, ``shipped``, ``freeable``."""
-        with self.database.read() as connection:
-            row = connection.execute(f"SELECT {_SUMMED} FROM partitions").fetchone()  # noqa: S608 - made of our words
+        row = next(self.database.rows(f"SELECT {_SUMMED} FROM partitions"))  # noqa: S608 - made of our words
         return {name: row[name] or 0 for name in _SUMS if name != "missing"}
 
     def missing_by_source(self) -> dict[str, int]:
         """Return how many boundaries of each source lack a usable snapshot, without those that cannot be tiered."""
         query = "SELECT source, SUM(missing) AS missing FROM partitions GROUP BY source"
-        with self.database.read() as connection:
-            return {row["source"]: row["missing"] for row in connection.execute(query)}
+        return {row["source"]: row["missing"] for row in self.database.rows(query)}
 
     def waiting_by_source(self) -> dict[str, int]:
         """Return how many milliseconds the oldest segment of each source had waited to be copied when it was seen."""
         query = f"SELECT source, MAX({_WAITED}) AS waited FROM partitions GROUP BY source"  # noqa: S608
-        with self.database.read() as connection:
-            return {row["source"]: row["waited"] for row in connection.execute(query) if row["waited"] is not None}
+        return {row["source"]: row["waited"] for row in self.database.rows(query) if row["waited"] is not None}
 
     def overdue(self, after_ms: int, *, limit: int) -> list[ScannedPartition]:
         """Return up to ``limit`` partitions in which a segment had waited to be copied for longer than ``after_ms``."""
         query = f"SELECT * FROM partitions WHERE {_WAITED} > ? ORDER BY {_WAITED} DESC, topic, partition LIMIT ?"  # noqa: S608
-        with self.database.read() as connection:
-            return _read_partitions(connection, connection.execute(query, (after_ms, limit)).fetchall())
+        return self._partitions(query, (after_ms, limit))
 
     def find(self, topic: str, partition: int, source: str | None = None) -> list[ScannedPartition]:
         """Return a partition as it was seen in each source, or in ``source``."""
         query = "SELECT * FROM partitions WHERE topic = ? AND partition = ? AND source = IFNULL(?, source)"
+        return self._partitions(query, (topic, partition, source))
+
+    def _partitions(self, query: str, values: Sequence[object]) -> list[ScannedPartition]:
+        """Return what rows of the table represent, with two queries for any number of rows."""
+        kept = list(self.database.rows(query, values))
         with self.database.read() as connection:
-            return _read_partitions(connection, connection.execute(query, (topic, partition, source)).fetchall())
+            repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
+        found = []
+        for one in kept:
+            row, facts = decoded(one, "row", _row_with_facts)
+            judgement = judge(facts, repairs[one["source"], one["topic"], one["partition"]])
+            found.append(loaded(ScannedPartition, one, judgement=judgement, row=row))
+        return found
 
     def repairs(self, seen: ScannedPartition) -> Sequence[Repair]:
         """Return what runs have made of a partition."""
@@ -332,22 +330,19 @@ class Scans:
         query = """SELECT MIN(json_extract(row, '$.path')) AS path FROM mendings JOIN partitions
                    USING (source, topic, partition)
                    WHERE run_id = ? AND how = 'regenerated' AND unblocked_by = ? GROUP BY source"""
-        with self.database.read() as connection:
-            return [row["path"] for row in connection.execute(query, (run_id, UnblockedBy.INSTALL.value))]
+        return [row["path"] for row in self.database.rows(query, (run_id, UnblockedBy.INSTALL.value))]
 
     def counts(self, wanted: PartitionFilter | None = None) -> dict[Verdict, int]:
         """Return how many partitions have each verdict."""
         where, values = _where(wanted or PartitionFilter())
         query = f"SELECT verdict, COUNT(*) AS n FROM partitions WHERE {where} GROUP BY verdict"  # noqa: S608
-        with self.database.read() as connection:
-            found = {row["verdict"]: row["n"] for row in connection.execute(query, values)}
+        found = {row["verdict"]: row["n"] for row in self.database.rows(query, values)}
         return {verdict: found.get(verdict.value, 0) for verdict in Verdict}
 
     def sources(self) -> list[ScannedSource]:
         """Return every source that was scanned."""
-        with self.database.read() as connection:
-            found = connection.execute("SELECT * FROM sources ORDER BY source")
-            return [loaded(ScannedSource, row, scanned_ms=row["scanned_ms"] or None) for row in found]
+        found = self.database.rows("SELECT * FROM sources ORDER BY source")
+        return [loaded(ScannedSource, row, scanned_ms=row["scanned_ms"] or None) for row in found]
 
     def _insert(self, connection: sqlite3.Connection, source: str, row: Row, at_ms: int) -> None:
         topic, partition = row["topic"], row["partition"]
@@ -407,17 +402,6 @@ def _where(wanted: PartitionFilter) -> tuple[str, list[object]]:
             clauses.append(f"{column} IN ({', '.join('?' * len(among))})")
             values += [glob.value for glob in among]
     return " AND ".join(clauses), values
-
-
-def _read_partitions(connection: sqlite3.Connection, kept: Sequence[sqlite3.Row]) -> list[ScannedPartition]:
-    """Return what rows of the table represent, with two queries for any number of rows."""
-    repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
-    found = []
-    for one in kept:
-        row, facts = decoded(one, "row", _row_with_facts)
-        judgement = judge(facts, repairs[one["source"], one["topic"], one["partition"]])
-        found.append(loaded(ScannedPartition, one, judgement=judgement, row=row))
-    return found
 
 
 def _row_with_facts(text: str) -> tuple[Row, VerdictFacts]:

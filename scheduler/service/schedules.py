@@ -230,8 +230,7 @@ class Schedules:
         return found[0] if found else None
 
     def _pause_of(self, name: str) -> tuple[int, str] | None:
-        with self._database.read() as connection:
-            row = connection.execute("SELECT * FROM schedules WHERE name = ?", (name,)).fetchone()
+        row = self._database.row("SELECT * FROM schedules WHERE name = ?", (name,))
         return None if row is None or row["paused_ms"] is None else (row["paused_ms"], row["paused_by"])
 
     def _view(self, spec: ScheduleSpec) -> ScheduleView:

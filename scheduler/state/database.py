@@ -24,7 +24,7 @@ from resnap.storage.errors import DataError, LockedError, LogDirError, ResnapErr
 from resnap.storage.processes import at_work_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from _typeshed import DataclassInstance
@@ -123,6 +123,15 @@ class Database:
                 yield connection
             finally:
                 self._put_back(connection)
+
+    def rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[sqlite3.Row]:
+        """Yield what a query gives, as of one commit."""
+        with self.read() as connection:
+            yield from connection.execute(query, values)
+
+    def row(self, query: str, values: Sequence[Any] = ()) -> sqlite3.Row | None:
+        """Return the first row of what a query gives; None if there is none."""
+        return next(self.rows(query, values), None)
 
     def probe(self) -> None:
         """Make sure that it can be written, and that no read or write has found it damaged.
