@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.scheduler.cli import run
 from tests.scheduler.files import bases, file_at, lost_boundaries
+from tests.scheduler.installed import SET
 from tests.scheduler.shipped import check_store, eligible, files_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Ran, Resnap
 
 LOCAL = ("--engine", "local")
@@ -61,10 +64,17 @@ class Unprivileged:
         return pickle.loads(ran)  # type: ignore[no-any-return]  # noqa: S301 - of our own child
 
 
+@pytest.fixture(scope="module")
+def all_loaded(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have all loaded that commands load, by a process that may read it."""
+    os.environ["RESNAP_STATE_DIR"] = "none"
+    data, into = str(fixture_set(SET).data), tmp_path_factory.mktemp("loaded")
+    for arguments in (["plan"], ["regenerate", "--into", str(into / "out")], ["tier", "--to", f"file://{into}/store"]):
+        assert run((*arguments, data, *ROLL)) == 0
+
+
 @pytest.fixture
-def unprivileged(command: Resnap, closed_log: Path, tmp_path: Path) -> Unprivileged:
-    for arguments in (["plan"], ["regenerate", "--into", tmp_path / "warm"], ["tier", "--to", f"file://{tmp_path}/w"]):
-        assert command(*arguments, closed_log, "--topic", "orders", *LOCAL).code == 0
+def unprivileged(all_loaded: None, command: Resnap, closed_log: Path) -> Unprivileged:  # noqa: ARG001
     return Unprivileged(replace(command, directory=closed_log.parent))  # type: ignore[type-var]
 
 
