@@ -18,11 +18,14 @@ from typing import TYPE_CHECKING, Final
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Nor is what is imported and collected gone through again and again; see ``pytest_collection_finish``.
+gc.disable()
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.disks import as_unprivileged_user, open_folder, quick, read_only_disk, tiny_disk  # noqa: F401 - found by their names here
-from tests.fixture_sets import FixtureSet, unpack
+from tests.fixture_sets import FixtureSet, copied_tree, unpack
 from tests.processes import forget_processes, listen_to_processes, said_by_processes
 from tests.s3_server import (  # noqa: F401 - pytest finds fixtures by their names here
     botocore_reads_once,
@@ -120,9 +123,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep thousands of tests and all modules out of each later garbage collection, which takes 0.2 s with them."""
+    """Keep thousands of tests and all modules out of each garbage collection, which takes 0.2 s with them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_logstart() -> None:
@@ -159,7 +163,7 @@ def writable_copy(tmp_path: Path) -> Callable[[Path], Path]:
     def copied(source: Path) -> Path:
         target = tmp_path / source.name
         if source.is_dir():
-            shutil.copytree(source, target)
+            copied_tree(source, target)
         else:
             shutil.copy2(source, target)
         return target

@@ -18,6 +18,7 @@ from resnap.scheduler.cli import run
 from resnap.scheduler.telemetry.logs import set_up
 from resnap.tiering.engine import Engine
 from tests.disks import folder_in_memory
+from tests.fixture_sets import copied_tree
 from tests.scheduler.files import PRODUCERS_STAY, file_at, lost_boundaries
 from tests.scheduler.installed import SET, copied, regenerate
 from tests.scheduler.scenes import Stage
@@ -162,7 +163,7 @@ def one_spark() -> Iterator[None]:
 @pytest.fixture
 def broker_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
     """A log dir that 2.7.2 and then 3.9.1 have written, to be damaged at will."""
-    return shutil.copytree(fixture_set(SET).data, tmp_path / "data")
+    return copied_tree(fixture_set(SET).data, tmp_path / "data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +257,7 @@ def ready_log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
     for path in fixture.data.iterdir():
         if path.is_file():
             shutil.copy2(path, data)
-    shutil.copytree(fixture.data / "payments-0", data / "payments-0")
+    copied_tree(fixture.data / "payments-0", data / "payments-0")
     for offset in lost_boundaries(data / "payments-0"):
         shutil.copy2(file_at(fixture.expected / "payments-0", offset, "snapshot"), data / "payments-0")
     return data
@@ -301,13 +302,13 @@ def scene_of(
         if layout in PLUGIN_SETS:
             fixture = fixture_set(PLUGIN_SETS[layout])
             private = fixture.root / "keys" / "private.pem"
-            shutil.copytree(fixture.remote, store)
+            copied_tree(fixture.remote, store)
             key = ("--encryption-private-key", f"key1={private}") if private.exists() else ()
             return Scene(Plugins(store, private if private.exists() else None), command, key)
         if layout == "brokers":
-            shutil.copytree(fixture_set("kafka-3.9.1-tiered").remote, store)
+            copied_tree(fixture_set("kafka-3.9.1-tiered").remote, store)
             return Scene(Brokers(store), command)
-        shutil.copytree(shipped_in(layout), store)
+        copied_tree(shipped_in(layout), store)
         return Scene(Plugins(store, None) if layout == "aiven" else Manifested(store), command)
 
     return make

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import struct
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.scheduler.cli import run
+from tests.fixture_sets import copied_tree
 from tests.scheduler.shipped import entries
 
 if TYPE_CHECKING:
@@ -101,4 +101,4 @@ def delete_oldest(partition: Path, count: int) -> None:
 
 
 def copied(source: Path, target: Path) -> Path:
-    return shutil.copytree(source, target)
+    return copied_tree(source, target)

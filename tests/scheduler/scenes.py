@@ -23,6 +23,7 @@ from resnap.tiering.installing.undo import MANIFEST_FILE, read_undo
 from resnap.tiering.run_cache.run_cache import FILE, decode_results
 from resnap.tiering.shipping.lease import LEASE_PREFIX
 from resnap.tiering.verifying.verification import StoreReader
+from tests.fixture_sets import copied_tree
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, lost_boundaries
 from tests.scheduler.installed import check_install, copied, look, regenerate, staged_in
 from tests.scheduler.shipped import check_store, check_whole, entries, files_of
@@ -51,7 +52,7 @@ def one_partition(source: Path, data: Path) -> Path:
     for path in source.iterdir():
         if path.is_file():
             shutil.copy2(path, data)
-    shutil.copytree(source / PARTITION, data / PARTITION)
+    copied_tree(source / PARTITION, data / PARTITION)
     return data
 
 
@@ -131,7 +132,7 @@ class Scene:
         shutil.rmtree(place, ignore_errors=True)
         self.root.mkdir(parents=True)
         if shipped is not None:
-            shutil.copytree(shipped, self.store)
+            copied_tree(shipped, self.store)
         if verb == "gc":
             leave_garbage(self.store)
             self.segments = sum(1 for _ in self.store.rglob("*.manifest"))

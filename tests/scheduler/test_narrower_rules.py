@@ -57,9 +57,9 @@ def differing(ran: Ran) -> int:
 def test_what_a_limit_has_excluded_is_named_by_a_run_that_reaches_further_and_repaired(
     command: Resnap, tmp_path: Path, store: Path
 ) -> None:
-    directory = a_partition(tmp_path, hourly(data_at(90.3, sequence=4), marker(91.05), hours=100))
+    directory = a_partition(tmp_path, hourly(data_at(30.3, sequence=4), marker(31.05), hours=40))
     end = bases(directory)[-1]
-    rules = ("--as-of", instant(hour(115)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", end)
+    rules = ("--as-of", instant(hour(55)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", end)
     tier = ("tier", directory, "--to", store.as_uri(), *rules, *LOCAL)
     limited = (*tier, "--max-reach-back", "0s")
     first, again = command(*limited), command(*limited)
@@ -84,8 +84,8 @@ def test_what_a_limit_has_excluded_is_named_by_a_run_that_reaches_further_and_re
 def test_a_transaction_that_hangs_below_a_limit_is_named_by_a_run_without_one(
     command: Resnap, tmp_path: Path, store: Path
 ) -> None:
-    directory = a_partition(tmp_path, hourly(data_at(2.5, transactional=True), hours=100))
-    rules = ("--as-of", instant(hour(115)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", 101)
+    directory = a_partition(tmp_path, hourly(data_at(2.5, transactional=True), hours=40))
+    rules = ("--as-of", instant(hour(55)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", 41)
     tier = ("tier", directory, "--to", store.as_uri(), *rules, *LOCAL)
     limited = (*tier, "--max-reach-back", "0s")
     first, again, longer = command(*limited), command(*limited), command(*tier, "--max-reach-back", "1h")
@@ -107,18 +107,18 @@ def test_a_transaction_that_hangs_below_a_limit_is_named_by_a_run_without_one(
 def test_a_false_snapshot_of_a_broker_that_a_limit_could_not_contradict_is_named_without_it(
     command: Resnap, tmp_path: Path, store: Path
 ) -> None:
-    directory = a_partition(tmp_path, hourly(data_at(90.3, sequence=4), marker(91.05), hours=100))
+    directory = a_partition(tmp_path, hourly(data_at(30.3, sequence=4), marker(31.05), hours=40))
     (directory / segment_name(bases(directory)[-1], "snapshot")).write_bytes(snapshot_bytes([]))
-    rules = ("--as-of", instant(hour(115)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", 101)
+    rules = ("--as-of", instant(hour(55)), "--producer-id-expiration-ms", DAY_MS, "--high-watermark", 41)
     tier = ("tier", directory, "--to", store.as_uri(), *rules, *LOCAL)
     assert command(*tier, "--max-reach-back", "0s").code == 0
     origins = [read_manifest(path.read_bytes()).snapshot_origin for path in sorted(store.rglob("*.manifest"))]
     assert [one and one.how for one in origins[-2:]] == [SnapshotHow.REGENERATED, SnapshotHow.KEPT]
     for path in store.rglob("*.snapshot"):  # as if shipped at that time: the broker cannot have expired the producer
-        os.utime(path, ns=(hour(101) * 1_000_000,) * 2)
+        os.utime(path, ns=(hour(41) * 1_000_000,) * 2)
     ran = command(*tier)
     assert ran.code == 13
-    assert "holds of the offsets [92, 101) was made from a log that began at offset" in ran.error["message"]
+    assert "holds of the offsets [32, 41) was made from a log that began at offset" in ran.error["message"]
     verified = command("verify", "--store", store.as_uri(), *LOCAL)
     assert (verified.code, differing(verified)) == (13, 8)
     assert command("repair", store.as_uri(), *rules[:4], *LOCAL).code == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from resnap.tiering.run_cache.run_cache import VERSION
 from tests.cases import mostly_slow
+from tests.fixture_sets import copied_tree
 from tests.scheduler.conftest import PROJECT
 from tests.scheduler.files import bases, file_at, flip, tree
 
@@ -44,7 +44,7 @@ with open(sys.argv[1], "w") as file:
 
 @pytest.fixture
 def log(fixture_set: Callable[[str], FixtureSet], tmp_path: Path) -> Path:
-    return shutil.copytree(fixture_set("kafka-2.7.2").data, tmp_path / "data")
+    return copied_tree(fixture_set("kafka-2.7.2").data, tmp_path / "data")
 
 
 def closed(log: Path) -> list[Path]:
@@ -175,7 +175,7 @@ def test_a_replaced_segment_invalidates_what_depends_on_it(
 def grown(fixture: FixtureSet, tmp_path: Path, count: int) -> tuple[Path, Callable[[], None]]:
     """Return a log dir that has its first ``count`` segments so far, and what makes it grow to its full length."""
     log = tmp_path / "growing"
-    shutil.copytree(fixture.data, log)
+    copied_tree(fixture.data, log)
     later = tmp_path / "later"
     for partition in [path for path in log.iterdir() if path.is_dir() and path.name != "compacted-0"]:
         for base in bases(partition)[count:]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.scheduler.cli import run
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from tests.scheduler.files import EMPTY_SNAPSHOT, bases, file_at, flip, tree
+from tests.scheduler.installed import SET, copied
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
 pytestmark = pytest.mark.usefixtures("producers_stay")
@@ -31,13 +35,23 @@ def snapshot(broker_log: Path) -> Path:
     return file_at(partition, offset, "snapshot")
 
 
-@pytest.fixture
-def store(command: Resnap, broker_log: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def shipped(
+    producers_stay: None,  # noqa: ARG001
+    fixture_set: Callable[[str], FixtureSet],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     """A store with all that is eligible of a partition."""
-    root = tmp_path / "store"
-    ran = command("tier", broker_log / "payments-0", "--to", root.as_uri(), *ROLL)
-    assert ran.code == 0
+    root = tmp_path_factory.mktemp("shipped") / "store"
+    os.environ["RESNAP_STATE_DIR"] = "none"
+    assert run(("tier", str(fixture_set(SET).data / "payments-0"), "--to", root.as_uri(), *ROLL)) == 0
     return root
+
+
+@pytest.fixture
+def store(shipped: Path, tmp_path: Path) -> Path:
+    """Give a copy of it, to be changed."""
+    return copied(shipped, tmp_path / "store")
 
 
 def test_a_brokers_own_snapshots_are_proven(command: Resnap, broker_log: Path) -> None:

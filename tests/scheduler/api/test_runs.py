@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import OTHER_FAILURES, PartitionOutcome, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.state.database import DATABASE_FILE, Database
+from tests.fixture_sets import copied_tree
 from tests.scheduler.api.whole import FINAL, Whole, whole
 from tests.scheduler.files import bases, file_at
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def service(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
-    log_dir = shutil.copytree(fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "data")
+    log_dir = copied_tree(fixture_set("kafka-2.7.2-then-3.9.1").data, tmp_path / "data")
     with whole(tmp_path, log_dir) as found:
         yield found
 
@@ -377,8 +377,8 @@ def test_a_log_dir_and_its_remote_part_are_replayed_as_one_log(
     tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     fixture = fixture_set("kafka-3.9.1-lost-state")
-    log_dir = shutil.copytree(fixture.data, tmp_path / "data")
-    remote = shutil.copytree(fixture.remote, tmp_path / "sources")
+    log_dir = copied_tree(fixture.data, tmp_path / "data")
+    remote = copied_tree(fixture.remote, tmp_path / "sources")
     with whole(tmp_path, log_dir) as found, found.client() as client:
         body = {"remote": remote.as_uri(), "boundaries": "all", "window": {"asOf": "roll"}}
         run = found.over(client, ask(client, found, **body).headers["location"])

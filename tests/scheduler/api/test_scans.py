@@ -16,6 +16,7 @@ from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.selection import Scope, select
+from tests.fixture_sets import copied_tree
 from tests.scheduler.api.whole import Whole, whole
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def service(tmp_path: Path, fixture_set: Callable[[str], FixtureSet]) -> Iterator[Whole]:
-    log_dir = shutil.copytree(fixture_set("kafka-2.7.2").data, tmp_path / "data")
-    shutil.copytree(log_dir, tmp_path / "sources" / "copy")
+    log_dir = copied_tree(fixture_set("kafka-2.7.2").data, tmp_path / "data")
+    copied_tree(log_dir, tmp_path / "sources" / "copy")
     with whole(tmp_path, log_dir) as found:
         yield found
 
@@ -185,8 +186,8 @@ def test_log_dirs_of_the_service_are_scanned_with_their_remote_part_which_is_lis
     tmp_path: Path, fixture_set: Callable[[str], FixtureSet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fixture = fixture_set("kafka-3.9.1-tiered")
-    log_dir, other = shutil.copytree(fixture.data, tmp_path / "data"), tmp_path / "other"
-    shutil.copytree(fixture.data, other, ignore=shutil.ignore_patterns("payments-0", "__*"))
+    log_dir, other = copied_tree(fixture.data, tmp_path / "data"), tmp_path / "other"
+    copied_tree(fixture.data, other, ignore=shutil.ignore_patterns("payments-0", "__*"))
     shutil.rmtree(log_dir / "payments-1")
     listings: list[str] = []
     plain = LocalObjectStore.list
@@ -234,7 +235,7 @@ def test_the_metrics_of_scans_and_checks_of_replicas_outlive_a_restart(
     tmp_path: Path, fixture_set: Callable[[str], FixtureSet]
 ) -> None:
     data = fixture_set("kafka-2.7.2").data
-    more = _OF_A_COPY.format(copy=shutil.copytree(data, tmp_path / "copy"))
+    more = _OF_A_COPY.format(copy=copied_tree(data, tmp_path / "copy"))
     names = "resnap_segments_missing_snapshot{", "resnap_last_scan_success", 'resnap_replicas{state="lost"}'
 
     def measured(services: Services) -> list[str]:
