@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from resnap.scheduler.settings.running_cluster import connect
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from resnap.tiering.broker_releases import BrokerReleases
 
 
-@dataclass(slots=True)
+@dataclass
 class LargeStates:
     """Judges numbers of producers by the releases of the brokers that will load the snapshots."""
 
@@ -40,7 +41,6 @@ class LargeStates:
     sources: Sources = PLAIN
     """Reads the snapshots."""
     _said: set[TopicPartition] = field(default_factory=set)
-    _releases: BrokerReleases | None = None
 
     def look(self, topic_partition: TopicPartition, offset: int, entries: int, path: str | None = None) -> None:
         """Warn, once for each partition, where the snapshot at ``offset``, which may be at ``path``, has many."""
@@ -53,7 +53,7 @@ class LargeStates:
         """Return what brokers do to a snapshot of many producers, and until when, if it is at ``path``."""
         expiration_ms = self.settings.expiration_ms
         until_ms = None if path is None else excess_expired_ms(path, entries, self.sources, expiration_ms)
-        unreadable = unreadable_snapshot(entries, self.releases().of_all, until_ms)
+        unreadable = unreadable_snapshot(entries, self.releases.of_all, until_ms)
         if unreadable is not None:
             return f"{snapshot} would be deleted by a broker that loads it: {unreadable} (see {PAGE})"
         from_here = "" if entries > MOST_READABLE_ENTRIES else f"at more than {MOST_READABLE_ENTRIES:,}, "
@@ -61,13 +61,9 @@ class LargeStates:
         what = f"{from_here}brokers of {brokers} delete the snapshot and lose the state (see {PAGE})"
         return f"{snapshot} has {entries:,} producers: {what}"
 
+    @cached_property
     def releases(self) -> BrokerReleases:
-        """Return the releases of the brokers; asked for only once."""
-        if self._releases is None:
-            self._releases = self._known()
-        return self._releases
-
-    def _known(self) -> BrokerReleases:
+        """The releases of the brokers; asked for only once."""
         settings = self.settings
         if settings.bootstrap_server is not None:
             shared = settings.shared_cluster

@@ -101,7 +101,7 @@ def run(request: Asked, context: Context) -> Iterator[Reported[PartitionScan] | 
     states = LargeStates(context.settings, context.warn)
     planner = Planner(rules_of(context.settings, context.clock), context.engine(), on_state=states.look)
     sources, expiration_ms = planner.engine.reading.sources, planner.rules.expiry.expiration_ms
-    to_know = partial(faults_of, releases=states.releases, sources=sources, expiration_ms=expiration_ms)
+    to_know = partial(faults_of, releases=lambda: states.releases, sources=sources, expiration_ms=expiration_ms)
     if request.separately:
         faults = partial(to_know, log_dirs=len(request.scope.sources))
         return _scanned_separately(request.scope, planner, context, faults)
