@@ -43,11 +43,6 @@ def check_dump(kind: Kind, head: Row) -> None:
         raise UsageError(f"{head['file']}: its name does not say the base offset", hint="give it its own name")
 
 
-def dump_lines(answer: Answer, kind: Kind) -> Iterator[str]:
-    """Yield the lines of an inspected file; an error that its rows end in comes after the lines before it."""
-    return chain([f"Dumping {answer.head['file']}"], _DUMPS[kind](answer))
-
-
 def _segment(answer: Answer) -> Iterator[str]:
     name = PurePath(str(answer.head["file"])).name
     if name.endswith(".checkpoint"):
@@ -218,7 +213,8 @@ class InspectView(View["Opened | Reported[Row]"]):
 
     def dump(self, rows: Iterable[Row]) -> Iterator[str]:
         """Return the lines that Kafka's own dump tool prints."""
-        return dump_lines(replace(self._opened.answer, rows=rows), self._opened.kind)
+        answer = replace(self._opened.answer, rows=rows)
+        return chain([f"Dumping {answer.head['file']}"], _DUMPS[self._opened.kind](answer))
 
 
 VERB = Verb(takes=(CHECKING, STORE, DUMPED), request=Asked, run=run, view=lambda *_: InspectView(), reads="other")
