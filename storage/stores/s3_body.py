@@ -6,6 +6,7 @@ reading the file as a network error.
 
 from __future__ import annotations
 
+import hashlib
 import io
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.stores.protocol import BodyOpener
 
-_SIGNER: Final = "s3v4-known-digest"
+_SIGNER: Final = "s3v4-of-resnap"
 _SIGNED_BY_DIGEST: Final = {"v4", "s3v4"}
 """What botocore calls the signature for S3 before and after it has looked which service it is for."""
 
@@ -127,8 +128,8 @@ class _Pieces:
 
 
 def send_known_bodies(client: S3Client) -> None:
-    """Make ``client`` send an ``S3Body`` while it is read, and sign it by its known digest where bodies are signed."""
-    client.meta.events.register("choose-signer.s3.PutObject", _choose)  # type: ignore[arg-type]
+    """Make ``client`` send an ``S3Body`` while it is read, and sign requests with ``_Signer``."""
+    client.meta.events.register("choose-signer.s3", _choose)  # type: ignore[arg-type]
     client.meta.events.register("before-send.s3.PutObject", _send_in_pieces)
 
 
@@ -143,26 +144,19 @@ def _choose(signature_version: object, signing_name: str, **_: object) -> str | 
     return _SIGNER if signature_version in _SIGNED_BY_DIGEST and signing_name == "s3" else None
 
 
-_S3Signer: Any = botocore.auth.AUTH_TYPE_MAPS["s3v4"]
-"""Of the two that botocore has, that which it uses here."""
+class _Signer(botocore.auth.S3SigV4Auth):
+    """Signs S3 requests as botocore does where there is no awscrt, whose signer takes longer for small requests.
+
+    Where bodies are signed, the digest of an ``S3Body`` is the known one.
+    """
+
+    def payload(self, request: AWSRequest) -> str:
+        """Return the body's digest for the signature; ``request.body``, as botocore reads it, copies all headers."""
+        body: Any = request.data
+        is_signed: Callable[[AWSRequest], bool] = self._should_sha256_sign_payload  # type: ignore[attr-defined]
+        if isinstance(body, bytes | S3Body) and is_signed(request):
+            return body.sha256 if isinstance(body, S3Body) else hashlib.sha256(body).hexdigest()
+        return super().payload(request)
 
 
-class _KnownDigestSigner(_S3Signer):  # type: ignore[misc]
-    """Signs S3 requests as botocore does, but takes the SHA-256 of a body from the body if it is known."""
-
-    def payload(self, request: AWSRequest) -> Any:  # noqa: ANN401 - as botocore declares it
-        """Return the body's digest for the signature, if botocore signs requests itself."""
-        known = _digest(request) if self._should_sha256_sign_payload(request) else None
-        return known or super().payload(request)
-
-    def _get_existing_sha256(self, request: AWSRequest) -> str | None:
-        """Return the digest for awscrt's signer, which decides itself whether to use it."""
-        return _digest(request)
-
-
-def _digest(request: AWSRequest) -> str | None:
-    body: Any = request.data
-    return body.sha256 if isinstance(body, S3Body) else None
-
-
-botocore.auth.AUTH_TYPE_MAPS[_SIGNER] = _KnownDigestSigner
+botocore.auth.AUTH_TYPE_MAPS[_SIGNER] = _Signer

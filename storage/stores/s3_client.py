@@ -30,7 +30,7 @@ import boto3
 import botocore.exceptions
 import botocore.session
 from botocore.config import Config
-from botocore.handlers import convert_body_to_file_like_object
+from botocore.handlers import add_retry_headers, convert_body_to_file_like_object
 from botocore.loaders import create_loader
 from botocore.utils import parse_timestamp
 
@@ -314,6 +314,8 @@ def _make_client(settings: S3Settings) -> S3Client:
     _refuse_credentials(client.meta.endpoint_url)
     # It makes files of all bodies, and the store is asked before each file whether it takes one.
     client.meta.events.unregister("before-parameter-build.s3.PutObject", convert_body_to_file_like_object)
+    # They count attempts, of which botocore makes one.
+    client.meta.events.unregister("request-created", add_retry_headers)
     send_known_bodies(client)
     added = settings.request_parameters()
     if added:

@@ -9,7 +9,10 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from botocore.awsrequest import AWSResponse, HeadersDict
+from botocore.auth import UNSIGNED_PAYLOAD, S3SigV4Auth
+from botocore.awsrequest import AWSRequest, AWSResponse, HeadersDict
+from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import ConnectionClosedError
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +22,7 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import StoreUnavailableError, TooLargeError, VerificationError
 from resnap.storage.stores.protocol import CHUNK_BYTES
 from resnap.storage.stores.s3 import S3ObjectStore
-from resnap.storage.stores.s3_body import S3Body
+from resnap.storage.stores.s3_body import S3Body, _Signer
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.s3_upload import PART_BYTES, WHOLE_BYTES
 from tests.cases import each
@@ -72,6 +75,40 @@ def test_of_a_body_that_is_not_what_was_said_the_end_never_comes(length: int, ha
 def test_it_goes_nowhere_but_to_its_start() -> None:
     with body_of(b"body") as body, pytest.raises(io.UnsupportedOperation, match="the start"):
         body.seek(0, io.SEEK_END)
+
+
+@each("data", [b"", b"body", io.BytesIO(b"body")])
+@each("url", ["http://127.0.0.1:9/bucket/key", "https://127.0.0.1:9/bucket/key"])
+@each("asked", [None, True, False])
+def test_what_is_signed_of_a_body_is_what_botocore_signs(
+    data: bytes | io.BytesIO, url: str, asked: bool | None
+) -> None:
+    who = Credentials("id", "secret")
+    request = AWSRequest("PUT", url, {"x-amz-checksum-crc32c": "AAAAAA=="}, data)
+    request.context["checksum"] = {"request_algorithm": {"in": "header", "name": "x-amz-checksum-crc32c"}}
+    request.context["has_streaming_input"] = True
+    request.context["client_config"] = Config(s3={} if asked is None else {"payload_signing_enabled": asked})
+    expected = S3SigV4Auth(who, "s3", "us-east-1").payload(request)
+    assert _Signer(who, "s3", "us-east-1").payload(request) == expected
+    is_unsigned = asked is False or (asked is None and url.startswith("https"))
+    assert (expected == UNSIGNED_PAYLOAD) == is_unsigned
+
+
+@pytest.mark.s3
+def test_all_requests_are_signed_here_and_tell_nothing_of_attempts(s3_bucket: str, s3_settings: S3Settings) -> None:
+    store = S3ObjectStore(s3_bucket, "", s3_settings)
+    signers: list[object] = []
+    told: list[str] = []
+    store._client.meta.events.register(
+        "before-send.s3", lambda request, **_: told.extend(name for name in request.headers if "amz-sdk-" in name)
+    )
+    store._client.meta.events.register_last("choose-signer.s3", lambda **_: signers.append(_))
+    store.put("key", b"body")
+    assert store.get("key") == b"body"
+    assert [info.key for info in store.list()] == ["key"]
+    store.delete_all(["key"])
+    assert not signers, "botocore asks on only where nobody has chosen"
+    assert set(told) <= {"x-amz-sdk-checksum-algorithm"}
 
 
 @pytest.mark.s3
