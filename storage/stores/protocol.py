@@ -45,7 +45,8 @@ BodyOpener: TypeAlias = Callable[[], BinaryIO]
 """Opens the body from its first byte, each time it is called; the caller closes what it gives."""
 UNKNOWN: Final = "none"
 _FRONT_BYTES: Final = 100
-_PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+_PLAIN: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
+_ESCAPES: Final = {byte: f"={byte:02X}" for byte in range(256) if byte not in _PLAIN}
 _RESERVED: Final = frozenset({UNKNOWN, ".", ".."})
 
 
@@ -476,11 +477,9 @@ def key_part(name: str | None) -> str:
     if not name:
         raise ValueError("an empty name cannot be part of a key; a name that is not known is None")
     raw = name.encode()
-    # A name that would mean something else as a part of a key gets its first letter escaped, so that they differ.
-    escaped = "".join(
-        chr(byte) if byte in _PLAIN and not (name in _RESERVED and at == 0) else f"={byte:02X}"
-        for at, byte in enumerate(raw)
-    )
+    escaped = raw.decode("latin-1").translate(_ESCAPES)
+    if name in _RESERVED:  # what would mean something else as a part of a key: its first letter is escaped, too
+        escaped = f"={raw[0]:02X}{escaped[1:]}"
     return escaped if len(escaped) <= MAX_KEY_PART_BYTES else _shorten(escaped, raw)
 
 
