@@ -97,7 +97,7 @@ def test_a_given_workplace_is_made_and_stays_but_must_be_empty(tmp_path: Path) -
         assert refused.value.hint
 
 
-def test_the_command_explains_each_step_and_ends_with_what_to_do_next(resnap: Resnap) -> None:
+def test_the_command_explains_each_step_and_ends_with_what_to_do_next(resnap: Resnap, command: Resnap) -> None:
     ran = resnap("demo", "--engine", "local", "--dir", "here")
     assert ran.code == 0, ran.err
     lines = ran.out.splitlines()
@@ -108,9 +108,9 @@ def test_the_command_explains_each_step_and_ends_with_what_to_do_next(resnap: Re
     assert lines[-1].startswith("Next: `resnap scan ")
     assert sorted(path.name for path in (resnap.directory / "here").iterdir()) == ["expected", "log", "store"]
     assert "replay: 20/20 segments" in ran.err
-    scan = resnap("scan", "here/log", "--exit-code")
+    scan = command("scan", "here/log", "--exit-code")
     assert scan.code == 4
-    again = resnap("demo", "--engine", "local", "--dir", "here")
+    again = command("demo", "--engine", "local", "--dir", "here")
     assert (again.code, again.out) == (2, "")
     assert again.err.splitlines()[1].startswith("hint: ")
 

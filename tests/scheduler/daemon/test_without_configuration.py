@@ -57,14 +57,17 @@ def _partitions(client: httpx.Client) -> list[dict[str, object]]:
     return []
 
 
-def test_a_log_dir_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_log_dir_that_is_not_there_is_refused(command: Resnap, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for wrong in (tmp_path / "nowhere", file):
-        process = started(tmp_path, str(wrong), "--engine", "local", "--state-dir", str(tmp_path / "state"))
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 2
-        assert f"{wrong}: no such directory" in err
+        checked = command("serve", "--check", wrong, "--engine", "local", "--state-dir", tmp_path / "state")
+        assert checked.code == 2
+        assert f"{wrong}: no such directory" in checked.err
+    process = started(tmp_path, str(file), "--engine", "local", "--state-dir", str(tmp_path / "state"))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"{file}: no such directory" in err
 
 
 @pytest.mark.parametrize(
