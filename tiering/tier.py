@@ -49,10 +49,12 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.segments import ShippedSegment
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
+    from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.planning import SavedPlan
     from resnap.tiering.planner import Planned, Planner, Replayed
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
     from resnap.tiering.shipping.delivery import Delivery
+    from resnap.tiering.shipping.remainder import Remainder
     from resnap.tiering.shipping.segment_bundle import CopyOrder
     from resnap.tiering.shipping.segment_copy import CopiedSegment
 
@@ -206,7 +208,7 @@ def plans_of(work: TierWork, orders: Iterable[TierOrder], progress: Progress) ->
 
 def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
     candidates = before_replay(selected.inventory, high_watermark=high_watermark)
-    left = remainder(candidates, shipped, work.planner.engine.reading.sources)
+    left = _remainder(work, candidates, shipped)
     lost = lost_state(selected.inventory.partition)
     if lost is not None:
         why, segments = stop_for(Reason.LOST_PRODUCER_STATE, lost.detail, hint=_JOIN_REMOTE), left.candidates.segments
@@ -224,6 +226,22 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
         left=replace(left, held=()),  # the doubted ones alone are used again
         doubted=tuple(_doubted_segments(work, held, selected)),
     )
+
+
+def _remainder(work: TierWork, candidates: Candidates, shipped: ShippedTopic) -> Remainder:
+    """Return what is left, without reading manifests that earlier runs have read."""
+    cache, sources, partition = (
+        work.planner.run_cache,
+        work.planner.engine.reading.sources,
+        candidates.inventory.partition,
+    )
+    if cache is None:
+        return remainder(candidates, shipped, sources)
+    before = cache.manifests(partition)
+    shipped.recalled, shipped.seen = before, {}
+    left = remainder(candidates, shipped, sources)
+    cache.keep_manifests(partition, shipped.seen, before=before)
+    return left
 
 
 def _doubted_segments(

@@ -80,10 +80,13 @@ class _Cost:
 def _measure(table: Table, log: Log, target: Target, relay: CountingRelay | None) -> None:
     segments, to = len(log.segments), target.resnap()
     tier = [*TIER, str(log.log_dir), *to]
+    keeping = [*tier, "--state-dir", str(target.directory / "state")]
     commands = {
         "tier --dry-run": [*tier, "--dry-run"],
         "tier": tier,
         "tier, repeated": tier,
+        "tier, repeated, manifests to keep": keeping,
+        "tier, repeated, manifests kept": keeping,
         "verify": ["verify", *to[1:], "--engine", "local", *QUIET],
     }
     for name, command in commands.items():

@@ -290,6 +290,62 @@ def test_verify_asks_for_each_object_of_a_small_segment_once(
     }
 
 
+@pytest.fixture
+def manifests_asked(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path, s3_requests: list[tuple[str, str, int]], tmp_path: Path
+) -> Callable[..., tuple[Ran, int, int]]:
+    """Ship all, and give what ships again: it returns the run, how many manifests were read, and of how many."""
+    tier = ("tier", payments, "--to", f"{bucket.url}/shipped", "--engine", "local", "--state-dir")
+    at(*tier, tmp_path / "state")
+
+    def again(*others: object, state: object = tmp_path / "state") -> tuple[Ran, int, int]:
+        s3_requests.clear()
+        ran = at(*tier, state, *others)
+        read = [path for verb, path, _ in s3_requests if verb == "GET" and path.endswith(".manifest")]
+        return ran, len(read), sum(key.endswith(".manifest") for key in bucket.objects())
+
+    return again
+
+
+def test_a_repeated_tier_reads_manifests_once_unless_it_is_to_keep_nothing(
+    manifests_asked: Callable[..., tuple[Ran, int, int]],
+) -> None:
+    first, read, there = manifests_asked("--dry-run")
+    assert read == there > 0
+    assert manifests_asked()[1:] == (there, there), "a dry run keeps nothing"
+    again, read, _ = manifests_asked()
+    assert (again.code, read) == (first.code, 0)
+    assert manifests_asked("--fresh")[1] == there
+    assert manifests_asked(state="none")[1] == there
+
+
+def test_a_manifest_that_was_changed_is_read_again_by_a_repeated_tier(
+    manifests_asked: Callable[..., tuple[Ran, int, int]], bucket: Bucket
+) -> None:
+    manifests_asked()
+    key = next(key for key in bucket.objects() if key.endswith(".manifest"))
+    body = bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read()
+    bucket.client.put_object(Bucket=bucket.name, Key=key, Body=body[:-2] + bytes([body[-2] ^ 1]) + body[-1:])
+    ran, read, _ = manifests_asked()
+    assert read == 1
+    assert key.removeprefix("shipped/") in ran.err + ran.out
+    bucket.client.put_object(Bucket=bucket.name, Key=key, Body=body)
+    assert manifests_asked()[0].code == 0
+
+
+def test_manifests_that_were_kept_and_are_damaged_are_read_again_with_a_warning(
+    manifests_asked: Callable[..., tuple[Ran, int, int]], tmp_path: Path
+) -> None:
+    manifests_asked()
+    for path in (tmp_path / "state").rglob("manifests.z"):
+        path.write_bytes(b"garbage")
+    ran, read, there = manifests_asked()
+    assert (ran.code, read) == (0, there)
+    assert "manifests.z: not what this version of resnap writes" in ran.err
+    ran, read, _ = manifests_asked()
+    assert (ran.code, read, "manifests.z" in ran.err) == (0, 0, False)
+
+
 @pytest.mark.slow
 @pytest.mark.spark
 def test_spark_reads_a_copy_and_puts_snapshots_beside_its_segments(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,14 @@ from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
 from resnap.tiering.judging.refusal import Reason, Refusal
 from resnap.tiering.run_cache.results import CachedBoundary, CachedRefusals, CachedResults, SegmentMark
-from resnap.tiering.run_cache.run_cache import FILE, CacheFiles, decode_results, encode_results
+from resnap.tiering.run_cache.run_cache import (
+    FILE,
+    CacheFiles,
+    decode_manifests,
+    decode_results,
+    encode_manifests,
+    encode_results,
+)
 from tests.builders import a_partition
 from tests.strategies import START_MS, PlainEvent
 
@@ -99,6 +107,21 @@ def test_no_bytes_make_reading_fail_or_give_another_cached_result(cut: int, flip
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return
     assert found == WHOLE
+
+
+@given(cut=st.integers(0, 400), flipped=st.integers(0, 400), garbage=st.binary(max_size=60))
+def test_no_bytes_make_reading_manifests_fail_or_give_others(cut: int, flipped: int, garbage: bytes) -> None:
+    manifests = {"1a": b'{"a": 1}\n', "2b": bytes(range(256))}
+    whole = encode_manifests(manifests)
+    broken = bytearray(whole[:cut] + garbage)
+    if broken:
+        broken[flipped % len(broken)] ^= 1
+    try:
+        found = decode_manifests(bytes(broken))
+    except (ValueError, TypeError, AttributeError, RecursionError, zlib.error):
+        return
+    assert found == manifests
+    assert decode_manifests(whole) == manifests
 
 
 def test_a_full_disk_leaves_the_run_cache_that_was_there(partition: PartitionDir, tiny_disk: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import md5
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import NAMESPACE_URL, uuid4, uuid5
@@ -19,11 +20,13 @@ from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import EpochHistory
 from resnap.tiering.shipping.shipped import ShippedTopic
+from tests.cases import each
 from tests.storage.layouts.manifests import a_manifest, an_object
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
+    from resnap.storage.stores.protocol import ObjectInfo
     from tests.fixture_sets import FixtureSet
 
 
@@ -75,6 +78,43 @@ def test_what_overlaps_and_shares_no_boundary_is_refused_with_all_that_depends_o
     assert left.candidates.blocking == conflicts[0]
     assert "the logs agree" in conflicts[0].hint
     assert "ship to another prefix" in conflicts[0].hint
+
+
+class _Etags(MemoryObjectStore):
+    """Lists another etag, and counts what is read."""
+
+    etag: str
+    read: int
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        for info in super().list(prefix):
+            yield replace(info, etag=self.etag)
+
+    def get(self, key: str) -> bytes:
+        self.read += 1
+        return super().get(key)
+
+
+@each("of", ["the bytes", "all objects", "nothing"])
+def test_a_manifest_is_recalled_only_where_the_etag_is_the_md5_of_its_bytes(candidates: Candidates, of: str) -> None:
+    """Of any other store it is read, as it is if anything else was recalled, or it was written again since."""
+    first = candidates.segments[0]
+    held = first.base_offset, first.next_base_offset or 0
+    store = _Etags(_holding(candidates, held, log_bytes=first.size_bytes).store.url.removeprefix("memory://"))
+    (info,) = (info for info in MemoryObjectStore.list(store) if info.key.endswith(".manifest"))
+    body = MemoryObjectStore.get(store, info.key)
+    digest = f'"{md5(body, usedforsecurity=False).hexdigest()}"'
+    etag = {"the bytes": digest, "all objects": '"same"', "nothing": ""}[of]
+    store.etag, store.read = etag, 0
+    version, later = f"{etag} {info.modified_ms}", f"{etag} {info.modified_ms + 1}"
+    seen: list[dict[str, bytes]] = []
+    for recalled in ({}, {later: body}, {version: b"another"}, {version: body}):
+        shipped = ShippedTopic(store, Flat(), None, "payments")
+        shipped.recalled, shipped.seen = recalled, {}
+        assert remainder(candidates, shipped).already == 1
+        seen.append(shipped.seen)
+    assert seen == [{version: body} if of == "the bytes" else {}] * 4
+    assert store.read == (3 if of == "the bytes" else 4)
 
 
 def test_other_bytes_at_the_same_offsets_are_of_another_log(candidates: Candidates) -> None:

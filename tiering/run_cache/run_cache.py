@@ -8,16 +8,21 @@ The state directory has one directory per partition. Its ``memory.json`` is a li
 with the cached results; the states of anchors are beside it. Every file is written whole or not at all, and the last
 writer wins, so two runs at once, or a kill at any moment, leave a complete file, if perhaps not the newest. A file of
 another version, or a damaged one, is ignored, and written again.
+
+Its ``manifests.z`` has the manifests that a store was found to hold of the partition, by etag and time. One counts if
+its etag is its MD5, as in most stores: then the store need not be asked for it while it lists the same.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.replay.anchor import anchored
 from resnap.replay.evidence import Evidence
@@ -55,14 +60,16 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.eligibility import Candidates
     from resnap.tiering.judging.inventory import PartitionInventory
 
+T = TypeVar("T")
 VERSION: Final = 6
 """Raised with the form, and whenever a replay decides, names or compares otherwise: else old results would stand."""
 FILE: Final = "memory.json"
+MANIFESTS: Final = "manifests.z"
 MAX_BYTES: Final = 256 << 20
 """A larger file is not ours: that of 100,000 boundaries has some 50 MB."""
 UNUSED_AFTER_S: Final = 86_400
 """After this long a state that no file names is not in use: the run that wrote it has ended, or was killed."""
-_GARBLED: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+_GARBLED: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError, zlib.error)
 
 
 def _ignore(_: str) -> None:
@@ -89,35 +96,47 @@ class CacheFiles:
         """Return the cached results of ``partition``; empty if there is no usable file or the topic is another one."""
         path = self.directory(partition) / FILE
         if path not in self._loaded:
-            self._loaded[path] = self._read(path)
+            self._loaded[path] = self._read(path, partial(decode_results, directory=path.parent)) or CachedResults()
         results = self._loaded[path]
         return results if results.topic_id == partition.topic_id else CachedResults()
 
-    def _read(self, path: Path) -> CachedResults:
+    def manifests(self, partition: PartitionDir) -> dict[str, bytes]:
+        """Return the manifests of ``partition`` that ``save_manifests`` was given; none if they are lost."""
+        return self._read(self.directory(partition) / MANIFESTS, decode_manifests) or {}
+
+    def _read(self, path: Path, decode: Callable[[bytes], T]) -> T | None:
         try:
-            return decode_results(read_whole(path, MAX_BYTES), path.parent)
+            return decode(read_whole(path, MAX_BYTES))
         except FileNotFoundError:
-            return CachedResults()
+            return None
         except OSError as error:
             self.complain(f"{path}: the results of earlier runs cannot be read: {error.strerror}")
-            return CachedResults()
         except _GARBLED as error:
             self.complain(f"{path}: not what this version of resnap writes ({error}); it is rebuilt")
-            return CachedResults()
+        return None
 
     def save(self, partition: PartitionDir, results: CachedResults, *, before: CachedResults) -> None:
         """Store ``results``, and delete the states that ``before`` named and they no longer do."""
+        self._loaded.pop(self.directory(partition) / FILE, None)
+        if self._write(partition, FILE, *encode_results(results)):
+            replaced = _states(before) - _states(results)
+            _delete_others(self.directory(partition), named=_states(results), replaced=replaced)
+
+    def save_manifests(self, partition: PartitionDir, manifests: dict[str, bytes]) -> None:
+        """Store ``manifests``, by version, instead of those before."""
+        self._write(partition, MANIFESTS, encode_manifests(manifests))
+
+    def _write(self, partition: PartitionDir, name: str, *content: bytes) -> bool:
         if self.read_only:
-            return
+            return False
         directory = self.directory(partition)
-        self._loaded.pop(directory / FILE, None)
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            write_whole(directory / FILE, encode_results(results))
+            write_whole(directory / name, content)
         except OSError as error:
             self._cannot_write(directory, error)
-            return
-        _delete_others(directory, named=_states(results), replaced=_states(before) - _states(results))
+            return False
+        return True
 
     def _cannot_write(self, directory: Path, error: OSError) -> None:
         if not self._complained:
@@ -141,7 +160,7 @@ def _delete_others(directory: Path, *, named: set[str], replaced: set[str]) -> N
         now_s = (directory / FILE).stat().st_mtime
         for path in directory.iterdir():
             old = now_s - path.stat().st_mtime > UNUSED_AFTER_S
-            if path.name in replaced or (old and path.name not in named | {FILE}):
+            if path.name in replaced or (old and path.name not in named | {FILE, MANIFESTS}):
                 path.unlink()
 
 
@@ -184,6 +203,23 @@ def decode_results(data: bytes, directory: Path) -> CachedResults:
         anchors=tuple(_anchor(anchor, directory) for anchor in content["anchors"]),
         refused=None if refused is None else _refusals(refused),
     )
+
+
+def encode_manifests(manifests: dict[str, bytes]) -> bytes:
+    """Return the content of their file."""
+    return zlib.compress(
+        json.dumps({version: body.decode("latin-1") for version, body in manifests.items()}).encode(), 1
+    )
+
+
+def decode_manifests(data: bytes) -> dict[str, bytes]:
+    """Return the manifests in the form that ``encode_manifests`` writes.
+
+    Raises:
+        zlib.error, ValueError, AttributeError: it has another form.
+
+    """
+    return {version: body.encode("latin-1") for version, body in json.loads(zlib.decompress(data)).items()}
 
 
 def _boundary(values: dict[str, Any]) -> CachedBoundary:
@@ -341,6 +377,15 @@ class RunCache:
             blank = look_up(None, inventory, self.rules, self.sources)
             return replace(blank, stored=self.files.load(inventory.partition))
         return look_up(self.files, inventory, self.rules, self.sources)
+
+    def manifests(self, partition: PartitionDir) -> dict[str, bytes]:
+        """Return the manifests of a partition that earlier runs have seen, by version."""
+        return {} if self.files is None or self.fresh else self.files.manifests(partition)
+
+    def keep_manifests(self, partition: PartitionDir, seen: dict[str, bytes], *, before: dict[str, bytes]) -> None:
+        """Keep the manifests of a partition that were ``seen`` in a store now."""
+        if self.files is not None and seen != before:
+            self.files.save_manifests(partition, seen)
 
     def still_valid(self, cached: CachedPartition, wanted: Iterable[int], url: str) -> tuple[CachedBoundary, ...]:
         """Return the boundaries whose snapshot below ``url`` is the one that an earlier run wrote."""

@@ -6,6 +6,7 @@ beside it. A key gives the base offset of a segment, its manifest the end.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_left
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from resnap.storage.threads import each
 from resnap.tiering.shipping.retained import read_retained, retained_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.storage.layouts.protocol import Layout
     from resnap.storage.layouts.segments import Place
@@ -65,10 +66,17 @@ class ShippedTopic:
         self._sizes: dict[str, int] = {}
         self._places: dict[str, Place] = {}
         """By key, of manifests."""
+        self._versions: dict[str, str] = {}
+        """The same: etag and time."""
         for info, place in self._list_objects():
             self._sizes[info.key] = info.size_bytes
             if place is not None:
                 self._places[info.key] = place
+                self._versions[info.key] = f"{info.etag} {info.modified_ms}"
+        self.recalled: Mapping[str, bytes] = {}
+        """Manifests that earlier runs have ``seen``."""
+        self.seen: dict[str, bytes] | None = None
+        """By version, those that are read or recalled, if their etag is their MD5; None: nothing is kept."""
         self._beside: dict[str, list[ObjectInfo]] = {}
         """By base offset as keys have it."""
         self.damaged: list[FormatError] = []
@@ -223,8 +231,18 @@ class ShippedTopic:
     def _manifest(self, key: str) -> ShippedSegment:
         if key not in self._known:
             with in_file(key):
-                self._known[key] = self._layout.read_manifest(key, self.store.get(key))
+                self._known[key] = self._layout.read_manifest(key, self._body(key))
         return self._known[key]
+
+    def _body(self, key: str) -> bytes:
+        """Return the manifest at ``key``; as recalled, if the listing has the MD5 of these bytes."""
+        version = self._versions[key]
+        body = self.recalled.get(version)
+        if body is None or not _is_md5(version, body):
+            body = self.store.get(key)
+        if self.seen is not None and _is_md5(version, body):
+            self.seen[version] = body
+        return body
 
     def is_torn(self, segment: ShippedSegment) -> bool:
         """Whether an object of ours that ``segment`` names is missing or truncated: shipping it again completes it."""
@@ -255,3 +273,8 @@ class ShippedTopic:
                 return None
             self._sizes[key] = found
         return self._sizes[key]
+
+
+def _is_md5(version: str, body: bytes) -> bool:
+    """Whether the etag of ``version`` is the MD5 of ``body``: such an etag changes with the bytes."""
+    return version.startswith(f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}" ')
