@@ -90,9 +90,9 @@ def decide(
     if inventory.log_end is not None and inventory.log_end.offset in offsets:
         inventory = with_log_end(inventory)
     fingerprint, without = _fingerprint(area, topic_partition)
-    beside = (one for one in decisions_beside(offsets, inventory, asked) if _counts(one, topic_partition, area))
-    decisions = [_compare(decision, inventory, area, fingerprint, asked) for decision in beside]
-    indexes = list(_of_indexes(inventory, fingerprint, asked))
+    staged = _Staged(topic_partition, inventory, area, fingerprint, asked)
+    decisions = [staged.compare(one) for one in decisions_beside(offsets, inventory, asked) if staged.counts(one)]
+    indexes = list(staged.indexes())
     broken = broken_directory(inventory, [index.offset for index in indexes if index.is_change])
     if broken is not None:
         refused = tuple(refuse_all([*decisions, *indexes], *broken))
@@ -100,17 +100,12 @@ def decide(
     if fingerprint is None:
         fitting = refuse_all([*decisions, *indexes], Outcome.NO_FINGERPRINT, without)
     else:
-        fitting = _fitting([*decisions, *indexes], inventory, area, fingerprint)
-    fitting = [_readable(decision, area, topic_partition, releases) for decision in fitting]
+        fitting = staged.fitting([*decisions, *indexes], fingerprint)
+    fitting = [staged.readable(decision, releases) for decision in fitting]
     decisions = with_tail_judged(fitting[: len(decisions)], inventory)
     aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
     every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
     return PartitionInstallation(topic_partition=topic_partition, decisions=every)
-
-
-def _counts(decision: Decision, topic_partition: TopicPartition, area: StagingArea) -> bool:
-    """Whether a staged snapshot is reported: one that no longer exists only if the log has a place for it."""
-    return decision.outcome is not Outcome.STALE or area.read(topic_partition, decision.offset) is not None
 
 
 def _fingerprint(area: StagingArea, topic_partition: TopicPartition) -> tuple[Fingerprint | None, str]:
@@ -121,175 +116,147 @@ def _fingerprint(area: StagingArea, topic_partition: TopicPartition) -> tuple[Fi
         return None, str(error)
 
 
-def _of_indexes(
-    inventory: PartitionInventory, fingerprint: Fingerprint | None, asked: Collection[Replace]
-) -> Iterator[Decision]:
-    """Yield the decisions on the staged transaction indexes according to the directory."""
-    bases = {segment.base_offset for segment in inventory.partition.segments}
-    for index in fingerprint.indexes if fingerprint is not None else ():
-        there = digest_of_file(_path(inventory, index.base_offset, FileKind.TXNINDEX))
-        needs = None
-        if there == FileDigest(size_bytes=index.size_bytes, sha256=index.sha256):
-            outcome, detail = Outcome.ALREADY_THERE, None
-        elif index.base_offset not in bases:
-            outcome, detail = Outcome.BELOW_LOG_START, "retention has taken its segment"
-        elif Replace.TXNINDEX not in asked:
-            outcome, detail = Outcome.NOT_ASKED, "the batches contradict the transaction index, or that there is none"
-            needs = Replace.TXNINDEX
-        else:
-            outcome, detail = Outcome.INSTALLED if there is None else Outcome.REPLACED, None
-        yield Decision(offset=index.base_offset, outcome=outcome, detail=detail, kind=FileKind.TXNINDEX, needs=needs)
+@dataclass(frozen=True, slots=True)
+class _Staged:
+    """What is staged of one partition, beside what its directory has."""
 
+    topic_partition: TopicPartition
+    inventory: PartitionInventory
+    area: StagingArea
+    fingerprint: Fingerprint | None
+    asked: Collection[Replace]
 
-def _compare(
-    decision: Decision,
-    inventory: PartitionInventory,
-    area: StagingArea,
-    fingerprint: Fingerprint | None,
-    asked: Collection[Replace],
-) -> Decision:
-    """Return ``decision``, unless the valid file there has the entries of the staged one, or is proven wrong.
+    def counts(self, decision: Decision) -> bool:
+        """Whether a staged snapshot is reported: one that no longer exists only if the log has a place for it."""
+        is_gone = decision.outcome is Outcome.STALE and self.area.read(self.topic_partition, decision.offset) is None
+        return not is_gone
 
-    Only the replay that made the staged one can prove that (``replay.comparison``).
-    """
-    if decision.outcome not in {Outcome.GOOD_FILE_THERE, Outcome.REPLACED, Outcome.NOT_ASKED}:
-        return decision
-    data = b"".join(read_chunks(_path(inventory, decision.offset)))
-    there = _entries(data, decision.offset)
-    if there is None:
-        return decision
-    _, staged, _ = _read_staged(area, inventory.partition.topic_partition, decision.offset)
-    if staged is not None and _same(there, staged):
-        return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
-    return _judge(decision.offset, there, hashlib.sha256(data).hexdigest(), fingerprint, asked)
+    def indexes(self) -> Iterator[Decision]:
+        """Yield the decisions on the staged transaction indexes according to the directory."""
+        bases = {segment.base_offset for segment in self.inventory.partition.segments}
+        for index in self.fingerprint.indexes if self.fingerprint is not None else ():
+            there = digest_of_file(_path(self.inventory, index.base_offset, FileKind.TXNINDEX))
+            needs = None
+            if there == FileDigest(size_bytes=index.size_bytes, sha256=index.sha256):
+                outcome, detail = Outcome.ALREADY_THERE, None
+            elif index.base_offset not in bases:
+                outcome, detail = Outcome.BELOW_LOG_START, "retention has taken its segment"
+            elif Replace.TXNINDEX not in self.asked:
+                outcome, needs = Outcome.NOT_ASKED, Replace.TXNINDEX
+                detail = "the batches contradict the transaction index, or that there is none"
+            else:
+                outcome, detail = Outcome.INSTALLED if there is None else Outcome.REPLACED, None
+            yield Decision(
+                offset=index.base_offset, outcome=outcome, detail=detail, kind=FileKind.TXNINDEX, needs=needs
+            )
 
+    def compare(self, decision: Decision) -> Decision:
+        """Return ``decision``, unless the valid file there has the entries of the staged one, or is proven wrong.
 
-def _judge(
-    offset: int, there: Entries, sha256: str, fingerprint: Fingerprint | None, asked: Collection[Replace]
-) -> Decision:
-    """Return what is done with a valid file that differs from the staged one, by what the replay has proven of it."""
-    compared = None if fingerprint is None else fingerprint.compared.get(offset)
-    if fingerprint is None or compared is None or compared.sha256 != sha256:
-        what = "the one that is there is another one, which the replay was not compared with"
-        return Decision(offset=offset, outcome=Outcome.NOT_ASKED, detail=what)
-    needs = Replace.FALSE_PARTIAL if len(there) else Replace.FALSE_EMPTY
-    what = f"the replay has proven the one that is there wrong: {needs}"
-    staged = fingerprint.at(offset)
-    is_whole = staged is not None and not staged.left_out
-    flags = {needs, Replace.FALSE_PARTIAL} if is_whole else {needs} & {Replace.FALSE_EMPTY}
-    if compared.is_wrong and not flags.isdisjoint(asked):
-        return Decision(offset=offset, outcome=Outcome.REPLACED, detail=what)
-    if compared.is_wrong and is_whole:
-        return Decision(offset=offset, outcome=Outcome.NOT_ASKED, needs=needs, detail=what)
-    return Decision(offset=offset, outcome=Outcome.GOOD_FILE_THERE, detail=NOT_PROVEN_WRONG)
+        Only the replay that made the staged one can prove that (``replay.comparison``).
+        """
+        if decision.outcome not in {Outcome.GOOD_FILE_THERE, Outcome.REPLACED, Outcome.NOT_ASKED}:
+            return decision
+        data = b"".join(read_chunks(_path(self.inventory, decision.offset)))
+        there = _entries(data, decision.offset)
+        if there is None:
+            return decision
+        _, staged, _ = self._read(decision.offset)
+        if staged is not None and _same(there, staged):
+            return Decision(offset=decision.offset, outcome=Outcome.ALREADY_THERE, entries=len(there))
+        return self._judge(decision.offset, there, hashlib.sha256(data).hexdigest())
 
+    def _judge(self, offset: int, there: Entries, sha256: str) -> Decision:
+        """Return what is done with a valid file that differs from the staged one, by what the replay has proven."""
+        compared = None if self.fingerprint is None else self.fingerprint.compared.get(offset)
+        if self.fingerprint is None or compared is None or compared.sha256 != sha256:
+            what = "the one that is there is another one, which the replay was not compared with"
+            return Decision(offset=offset, outcome=Outcome.NOT_ASKED, detail=what)
+        needs = Replace.FALSE_PARTIAL if len(there) else Replace.FALSE_EMPTY
+        what = f"the replay has proven the one that is there wrong: {needs}"
+        staged = self.fingerprint.at(offset)
+        is_whole = staged is not None and not staged.left_out
+        flags = {needs, Replace.FALSE_PARTIAL} if is_whole else {needs} & {Replace.FALSE_EMPTY}
+        if compared.is_wrong and not flags.isdisjoint(self.asked):
+            return Decision(offset=offset, outcome=Outcome.REPLACED, detail=what)
+        if compared.is_wrong and is_whole:
+            return Decision(offset=offset, outcome=Outcome.NOT_ASKED, needs=needs, detail=what)
+        return Decision(offset=offset, outcome=Outcome.GOOD_FILE_THERE, detail=NOT_PROVEN_WRONG)
 
-def _fitting(
-    decisions: Sequence[Decision], inventory: PartitionInventory, area: StagingArea, fingerprint: Fingerprint
-) -> list[Decision]:
-    """Refuse staged files that do not match the fingerprint, or that were made from a log that has changed."""
-    if not any(decision.is_change for decision in decisions):
-        return list(decisions)
-    topic_partition = inventory.partition.topic_partition
-    staleness = _staleness(fingerprint, [decision for decision in decisions if decision.is_change], inventory)
-    check = {FileKind.SNAPSHOT: _check, FileKind.TXNINDEX: _checked_index}
-    return [
-        check[one.kind](one, fingerprint, staleness, topic_partition, area) if one.is_change else one
-        for one in decisions
-    ]
+    def fitting(self, decisions: Sequence[Decision], fingerprint: Fingerprint) -> list[Decision]:
+        """Refuse staged files that do not match the fingerprint, or that were made from a log that has changed."""
+        if not any(decision.is_change for decision in decisions):
+            return list(decisions)
+        staleness = self._staleness(fingerprint, [decision for decision in decisions if decision.is_change])
+        check = {FileKind.SNAPSHOT: self._check, FileKind.TXNINDEX: self._checked_index}
+        return [check[one.kind](one, fingerprint, staleness) if one.is_change else one for one in decisions]
 
+    def _staleness(self, fingerprint: Fingerprint, changes: Sequence[Decision]) -> Staleness:
+        """Compare the closed segments that ``changes`` depend on with their prints."""
+        segments = self.inventory.partition.segments
+        prints = (fingerprint.at(change.offset) for change in changes if change.kind is FileKind.SNAPSHOT)
+        lowest = min((known.depends_from for known in prints if known is not None), default=segments[0].base_offset)
+        start = min(lowest, *(decision.offset for decision in changes if decision.kind is FileKind.TXNINDEX), lowest)
+        # A file at the base of a segment is of that segment, too, where it is an index, or nothing is below.
+        ends = (change.offset + (change.kind is FileKind.TXNINDEX) for change in changes)
+        end = max(*ends, segments[0].base_offset + 1)
+        needed = [s for s in segments if start <= s.base_offset < end and not s.is_active]
+        present = [segment for segment in map(print_segment, needed) if segment is not None]
+        return Staleness(fingerprint, present, max(segments[0].base_offset, start))
 
-def _staleness(fingerprint: Fingerprint, changes: Sequence[Decision], inventory: PartitionInventory) -> Staleness:
-    """Compare the closed segments that ``changes`` depend on with their prints."""
-    segments = inventory.partition.segments
-    prints = (fingerprint.at(change.offset) for change in changes if change.kind is FileKind.SNAPSHOT)
-    lowest = min((known.depends_from for known in prints if known is not None), default=segments[0].base_offset)
-    start = min(lowest, *(decision.offset for decision in changes if decision.kind is FileKind.TXNINDEX), lowest)
-    # A file at the base of a segment is of that segment, too, where it is an index, or nothing is below.
-    end = max(*(change.offset + (change.kind is FileKind.TXNINDEX) for change in changes), segments[0].base_offset + 1)
-    needed = [s for s in segments if start <= s.base_offset < end and not s.is_active]
-    present = [segment for segment in map(print_segment, needed) if segment is not None]
-    return Staleness(fingerprint, present, max(segments[0].base_offset, start))
+    def _check(self, decision: Decision, fingerprint: Fingerprint, staleness: Staleness) -> Decision:
+        print_ = fingerprint.at(decision.offset)
+        if print_ is None:
+            detail = "the fingerprint beside it does not list it"
+            return replace(decision, outcome=Outcome.NO_FINGERPRINT, detail=detail)
+        changed = staleness.of(print_)
+        if changed is not None:
+            detail = f"segment {changed}, which it depends on, has changed"
+            return replace(decision, outcome=Outcome.STALE, detail=detail)
+        digest, entries, problem = self._read(decision.offset)
+        if digest is not None and digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
+            return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
+        if entries is None:
+            return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=problem)
+        found = replace(decision, entries=len(entries), left_out=print_.left_out)
+        return replace(found, size_bytes=print_.size_bytes, sha256=print_.sha256)
 
+    def readable(self, decision: Decision, releases: Callable[[], Sequence[Release]]) -> Decision:
+        """Return ``decision``, unless the broker would delete the snapshot that it is to get."""
+        if not decision.is_change or (decision.entries or 0) <= MOST_READABLE_ENTRIES:
+            return decision
+        _, staged, _ = self._read(decision.offset)
+        why = unreadable_snapshot(decision.entries or 0, releases())
+        if why is None or staged is None:
+            return decision
+        since = instant(excess_active_ms(staged["timestamp"]))
+        detail = f"{why}, and the last of those was active at {since}"
+        return replace(decision, outcome=Outcome.TOO_MANY_PRODUCERS, detail=detail)
 
-def _check(
-    decision: Decision,
-    fingerprint: Fingerprint,
-    staleness: Staleness,
-    topic_partition: TopicPartition,
-    area: StagingArea,
-) -> Decision:
-    print_ = fingerprint.at(decision.offset)
-    if print_ is None:
-        return replace(decision, outcome=Outcome.NO_FINGERPRINT, detail="the fingerprint beside it does not list it")
-    changed = staleness.of(print_)
-    if changed is not None:
-        return replace(decision, outcome=Outcome.STALE, detail=f"segment {changed}, which it depends on, has changed")
-    digest, entries, problem = _read_staged(area, topic_partition, decision.offset)
-    if digest is not None and digest != FileDigest(size_bytes=print_.size_bytes, sha256=print_.sha256):
-        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
-    if entries is None:
-        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=problem)
-    return replace(
-        decision,
-        size_bytes=print_.size_bytes,
-        sha256=print_.sha256,
-        entries=len(entries),
-        left_out=print_.left_out,
-    )
+    def _checked_index(self, decision: Decision, fingerprint: Fingerprint, staleness: Staleness) -> Decision:
+        index = fingerprint.index_at(decision.offset)
+        if index is None:
+            raise AssertionError(f"{self.topic_partition}: no transaction index is staged at {decision.offset}")
+        if staleness.of_index(index) is not None:
+            return replace(decision, outcome=Outcome.STALE, detail=f"segment {index.base_offset} has changed")
+        data = self.area.read(self.topic_partition, index.base_offset, FileKind.TXNINDEX)
+        if data is None:
+            detail = _gone_text(self.area.locator(self.topic_partition, index.base_offset, FileKind.TXNINDEX))
+            return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
+        if FileDigest.of(data) != FileDigest(size_bytes=index.size_bytes, sha256=index.sha256):
+            return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
+        return replace(decision, size_bytes=index.size_bytes, sha256=index.sha256)
 
-
-def _readable(
-    decision: Decision,
-    area: StagingArea,
-    topic_partition: TopicPartition,
-    releases: Callable[[], Sequence[Release]],
-) -> Decision:
-    """Return ``decision``, unless the broker would delete the snapshot that it is to get."""
-    if not decision.is_change or (decision.entries or 0) <= MOST_READABLE_ENTRIES:
-        return decision
-    _, staged, _ = _read_staged(area, topic_partition, decision.offset)
-    why = unreadable_snapshot(decision.entries or 0, releases())
-    if why is None or staged is None:
-        return decision
-    since = instant(excess_active_ms(staged["timestamp"]))
-    detail = f"{why}, and the last of those was active at {since}"
-    return replace(decision, outcome=Outcome.TOO_MANY_PRODUCERS, detail=detail)
-
-
-def _checked_index(
-    decision: Decision,
-    fingerprint: Fingerprint,
-    staleness: Staleness,
-    topic_partition: TopicPartition,
-    area: StagingArea,
-) -> Decision:
-    index = fingerprint.index_at(decision.offset)
-    if index is None:
-        raise AssertionError(f"{topic_partition}: no transaction index is staged for the segment at {decision.offset}")
-    if staleness.of_index(index) is not None:
-        return replace(decision, outcome=Outcome.STALE, detail=f"segment {index.base_offset} has changed")
-    data = area.read(topic_partition, index.base_offset, FileKind.TXNINDEX)
-    if data is None:
-        detail = _gone_text(area.locator(topic_partition, index.base_offset, FileKind.TXNINDEX))
-        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=detail)
-    if FileDigest.of(data) != FileDigest(size_bytes=index.size_bytes, sha256=index.sha256):
-        return replace(decision, outcome=Outcome.STAGED_DAMAGED, detail=_UNFINISHED)
-    return replace(decision, size_bytes=index.size_bytes, sha256=index.sha256)
-
-
-def _read_staged(
-    area: StagingArea, topic_partition: TopicPartition, offset: int
-) -> tuple[FileDigest | None, Entries | None, str | None]:
-    """Return the digest of a staged file, None if it is gone; its entries, None if no broker could load it; and why."""
-    data = area.read(topic_partition, offset)
-    if data is None:
-        return None, None, _gone_text(area.locator(topic_partition, offset))
-    digest = FileDigest.of(data)
-    try:
-        return digest, read_snapshot_array(data), None
-    except FormatError as error:
-        return digest, None, str(error)
+    def _read(self, offset: int) -> tuple[FileDigest | None, Entries | None, str | None]:
+        """Return a staged file's digest, None if it is gone; its entries, None if no broker could load it; and why."""
+        data = self.area.read(self.topic_partition, offset)
+        if data is None:
+            return None, None, _gone_text(self.area.locator(self.topic_partition, offset))
+        digest = FileDigest.of(data)
+        try:
+            return digest, read_snapshot_array(data), None
+        except FormatError as error:
+            return digest, None, str(error)
 
 
 def _gone_text(locator: str) -> str:
