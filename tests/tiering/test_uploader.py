@@ -75,7 +75,8 @@ class Cargo:
         delivery = Delivery(store=store, proof=proof)
         segment = replace(self.segment, provenance=self.provenance, created_at_ms=now_ms, beside=beside)
         uploaded = copy_segment(delivery, Flat(), self.order, segment, self.indexes)
-        return publish(delivery, Flat(), uploaded)
+        publish(delivery, Flat(), uploaded)
+        return Flat().read_manifest(uploaded.objects.manifest_key, uploaded.objects.manifest)
 
     def find(self, store: ObjectStore, *, topic_id: str | None = None) -> ShippedSegment | None:
         shipped = ShippedTopic(store, Flat(), self.provenance.cluster_id, self.provenance.topic_partition.topic)

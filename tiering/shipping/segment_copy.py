@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.layouts.protocol import Layout
-    from resnap.storage.layouts.segments import NewObject, NewSegment, SegmentObjects, ShippedSegment
+    from resnap.storage.layouts.segments import NewObject, NewSegment, SegmentObjects
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.files import Sources
@@ -251,7 +251,7 @@ def _delivery(store_url: str, sources: Sources, uploading: Uploading) -> tuple[D
     return uploading.delivery(sources.store(store_url), said.append), said
 
 
-def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> ShippedSegment:
+def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> None:
     """Publish a segment whose objects are stored, if it is unchanged and no other run has shipped it.
 
     Another run may ship the same segment: that was checked before the first object, and is checked again, unless the
@@ -279,7 +279,6 @@ def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> Shippe
         layout.check_same(key, store.get(key), body)
     else:
         delivery.verify(key, size_bytes=len(body), checksum=crc32c(body))
-    return layout.read_manifest(key, body)
 
 
 def _not_there(store: ObjectStore, objects: Sequence[NewObject]) -> Iterator[str]:

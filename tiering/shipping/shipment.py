@@ -180,6 +180,10 @@ class Shipper:
                 for number, (_, copied) in enumerate(copies):
                     if not partition.has_settled(number, copied):
                         break
+            if partition.newest is not None:
+                objects = partition.newest.objects
+                found = self.layout.read_manifest(objects.manifest_key, objects.manifest)
+                shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot_key}"
             shipment.eligibility = left.candidates.also_refusing(partition.refusals)
         return shipment
 
@@ -209,6 +213,8 @@ class _Partition:
     lease: Callable[[], None]
     epochs: EpochHistory
     transactions: TransactionHistory
+    newest: CopiedSegment | None = None
+    """Of the segments that were shipped, the one of the highest offset."""
     _is_same: bool = False
     _lock: Lock = field(default_factory=Lock)
 
@@ -268,14 +274,15 @@ class _Partition:
     def _publish(self, copied: CopiedSegment) -> None:
         """Publish the segment, and add it to what was shipped."""
         self._hold_lease()
-        found = publish(self.delivery, self.shipper.layout, copied)
+        publish(self.delivery, self.shipper.layout, copied)
+        segment = copied.segment
         published = Shipped(
-            base_offset=found.base_offset,
-            next_base_offset=found.next_base_offset,
+            base_offset=segment.base_offset,
+            next_base_offset=segment.next_base_offset,
             size_bytes=copied.size_bytes,
-            snapshot=copied.segment.origin.how,
-            entries=copied.segment.origin.entries_count,
-            manifest_key=found.manifest_key,
+            snapshot=segment.origin.how,
+            entries=segment.origin.entries_count,
+            manifest_key=copied.objects.manifest_key,
         )
         is_ours = True
         try:
@@ -285,8 +292,8 @@ class _Partition:
             raise
         finally:  # also for want of a thread or memory: the segment is visible already
             if is_ours or self._is_there(published):
-                if all(other.base_offset < published.base_offset for other in self.shipment.shipped):
-                    self.shipment.newest_snapshot = f"{self.delivery.store.url}/{found.snapshot_key}"
+                if self.newest is None or self.newest.segment.base_offset < segment.base_offset:
+                    self.newest = copied
                 self.shipment.shipped.append(published)
                 self._count(copied.order.segment)
 
