@@ -241,6 +241,7 @@ def _remainder(work: TierWork, candidates: Candidates, shipped: ShippedTopic) ->
     shipped.recalled, shipped.seen = before, {}
     left = remainder(candidates, shipped, sources)
     cache.keep_manifests(partition, shipped.seen, before=before)
+    shipped.recalled, shipped.seen = {}, None  # many partitions wait at a time
     return left
 
 
