@@ -24,7 +24,6 @@ from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import meant
 from resnap.storage.errors import ConfigurationError, FormatError, UsageError, in_file
 from resnap.storage.log.properties import read_properties
-from resnap.storage.stores.urls import is_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -41,6 +40,8 @@ _LIST: Final = "`resnap config show` lists all settings"
 _PART: Final = re.compile(r"""[\w-]+|"[^"]*"|'[^']*'""")
 _HEADER: Final = re.compile(r"\s*(\[\[?)([^\[\],=#]+)\]\]?\s*(?:#.*)?")
 _KEY: Final = re.compile(r"""\s*((?:[\w.\s-]|"[^"]*"|'[^']*')+?)\s*=""")
+_URL: Final = re.compile(r".*://|[A-Za-z0-9]+:")
+"""Also one whose slashes are missing: it is refused as it was given."""
 KAFKA_PROPERTIES: Final = {key: setting.name for setting in DECLARED.values() for key in setting.setting.kafka}
 """What a broker's configuration says that concerns us; the first of two names wins, as it does for the broker."""
 
@@ -289,7 +290,7 @@ def _relative_to(directory: Path, value: object) -> object:
         return [_relative_to(directory, entry) for entry in value]
     if isinstance(value, dict):
         return {key: _relative_to(directory, entry) for key, entry in value.items()}
-    if not isinstance(value, str) or is_store_url(value):
+    if not isinstance(value, str) or _URL.match(value):
         return value
     return ",".join(str(directory / part.strip()) for part in value.split(","))
 

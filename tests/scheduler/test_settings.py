@@ -125,10 +125,12 @@ def test_places_of_schedules_are_relative_to_the_file(tmp_path: Path) -> None:
     tables = [
         '{ name = "a", run = "regenerate", every = "1h", sources = ["logs", "/b"], to = "staged" }',
         '{ name = "b", run = "tier", every = "1h", sources = "logs", to = "s3://bucket/prefix" }',
+        '{ name = "c", run = "regenerate", every = "1h", sources = ["logs", "s3://a"], to = "s3:/bucket" }',
     ]
-    staged, shipped = loaded(tmp_path, file=f"schedules = [{', '.join(tables)}]").schedules
+    staged, shipped, wrong = loaded(tmp_path, file=f"schedules = [{', '.join(tables)}]").schedules
     assert (staged.sources, staged.to) == ((str(tmp_path / "logs"), "/b"), str(tmp_path / "staged"))
     assert (shipped.sources, shipped.to) == ((str(tmp_path / "logs"),), "s3://bucket/prefix")
+    assert (wrong.sources, wrong.to) == ((str(tmp_path / "logs"), "s3://a"), "s3:/bucket")
 
 
 def test_a_named_file_replaces_the_one_in_the_working_directory(tmp_path: Path) -> None:
