@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.disk import Disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from random import Random
+
+
+STEPS_BEYOND: Final = 3
+"""How many steps a process may take after the one after which it is killed."""
 
 
 class Killed(BaseException):
@@ -60,12 +64,22 @@ def killed_at(step: int) -> WatchedDisk:
 def kill_after_a_step(begin: Callable[[Callable[[], None]], int], draw: Random, steps: int, within_s: float) -> bool:
     """Kill the process that ``begin`` starts, a moment after some step that it has come to; it calls what it gets.
 
+    It waits for its death a few steps later, lest it comes to its end where this process gets no processor.
     Return whether it died of that, and had not ended before.
     """
     heard, told = os.pipe()
-    child = begin(lambda: os.write(told, b".") and None)
+    kill_at, done = draw.randrange(steps), 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        os.write(told, b".")
+        if done > kill_at + STEPS_BEYOND:
+            signal.pause()
+
+    child = begin(step)
     os.close(told)
-    for _ in range(draw.randrange(steps)):
+    for _ in range(kill_at):
         if not os.read(heard, 1):
             break  # it has come to its end
     time.sleep(draw.random() * within_s)
