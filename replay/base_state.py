@@ -7,7 +7,7 @@ that is read is known from the snapshots at or above it:
 - An entry of the snapshot at W is the state at W.
 - So is an entry of the first snapshot M above W that has the producer, if its last batch and its transaction are below
   W, and no batch of the producer is in [W, M). While its transaction is open, or it has never had a marker, none can;
-  for all others the run is read up to M, and shows it (``Lesson``): an entry does not say where its last marker is.
+  for all others the run is read up to M, and shows it (``BaseFinding``): no entry says where its last marker is.
   An entry without a batch, which a transaction's marker leaves, may come entirely from the run; it counts only once the
   run has shown that it does not.
 
@@ -74,7 +74,7 @@ class Base(NamedTuple):
         ids: IntArray = self.shown["producer_id"][_touched_at(self.shown, state) == NEVER].astype(np.int64)
         return ids
 
-    def lessons(self, state: Array, read_from: int, reached: int) -> list[Lesson]:
+    def base_findings(self, state: Array, read_from: int, reached: int) -> list[BaseFinding]:
         """Return the producers whose state at ``read_from`` was not what the base assumed.
 
         ``state`` is that of the whole run, which was read up to the offset ``reached``.
@@ -86,12 +86,12 @@ class Base(NamedTuple):
         later = _touched_at(others, state)
         unmoved = (later >= others["first_seen"]) & (others["first_seen"] <= reached)
         return [
-            *_lessons(shown[moved], touched[moved], was_there=False),
-            *_lessons(others[unmoved], later[unmoved], was_there=True),
+            *_base_findings(shown[moved], touched[moved], was_there=False),
+            *_base_findings(others[unmoved], later[unmoved], was_there=True),
         ]
 
 
-class Lesson(NamedTuple):
+class BaseFinding(NamedTuple):
     """What a run has shown about its base."""
 
     producer_id: int
@@ -103,10 +103,10 @@ class Lesson(NamedTuple):
     """Timestamp of the entry; the largest while its transaction is open."""
 
 
-def _lessons(shown: Array, touched: IntArray, *, was_there: bool) -> list[Lesson]:
+def _base_findings(shown: Array, touched: IntArray, *, was_there: bool) -> list[BaseFinding]:
     until = np.where(shown["current_txn_first_offset"] == NONE, shown["timestamp"], NEVER)
     of_each = zip(shown["producer_id"].tolist(), touched.tolist(), until.tolist(), strict=True)
-    return [Lesson(producer_id, up_to, was_there, until_ms) for producer_id, up_to, until_ms in of_each]
+    return [BaseFinding(producer_id, up_to, was_there, until_ms) for producer_id, up_to, until_ms in of_each]
 
 
 def _touched_at(shown: Array, state: Array) -> IntArray:

@@ -151,7 +151,7 @@ def _spanning_unseen(state: Array, read_from: int, boundary: Boundary, shown: Co
     return begun.difference(state["producer_id"].tolist()) if begun else begun
 
 
-def undoubted_state(
+def quick_boundary_state(
     table: ProducerTable,
     plan: PartitionPlan,
     run: Run,

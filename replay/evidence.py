@@ -115,7 +115,7 @@ class Evidence:
                     known.at_boundary[seen.entry.producer_id] = seen.entry
         return found
 
-    def vouches_for(self, offset: int) -> bool:
+    def shows_hanging_below(self, offset: int) -> bool:
         """Whether a snapshot would show the hanging transactions that began below ``offset``.
 
         A snapshot without entries counts only if the log shows no sign of transactions: a broker that finds no snapshot

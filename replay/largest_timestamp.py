@@ -101,7 +101,7 @@ def proven_largest_timestamp(segment: Segment, sources: Sources) -> int | None:
 
 def _proven(segment: Segment, claim: _Claim, sources: Sources) -> int | None:
     try:
-        is_borne_out = claim.entry is not None and _is_borne_out(segment, claim.entry, sources)
+        is_borne_out = claim.entry is not None and _is_confirmed(segment, claim.entry, sources)
     except _UNREADABLE:
         return None
     return claim.timestamp_ms if is_borne_out else None
@@ -136,7 +136,7 @@ def _out_of_order(claims: Sequence[_Claim]) -> Iterator[int]:
             yield from (below, above)
 
 
-def _is_borne_out(segment: Segment, entry: TimeIndexEntry, sources: Sources) -> bool:
+def _is_confirmed(segment: Segment, entry: TimeIndexEntry, sources: Sources) -> bool:
     """Whether the batch that the last entry names has the entry's timestamp."""
     position = 0
     if segment.index_bytes:

@@ -123,7 +123,11 @@ class PartitionPlan:
         """
         first = self.known_from(run)
         is_limited = self.rules.max_reach_back_ms is not None and not self.rules.full
-        return read_from if is_limited and read_from > first and not self.evidence.vouches_for(read_from) else first
+        return (
+            read_from
+            if is_limited and read_from > first and not self.evidence.shows_hanging_below(read_from)
+            else first
+        )
 
     @property
     def bytes_in_segments(self) -> int:

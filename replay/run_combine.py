@@ -18,7 +18,7 @@ from resnap.replay.boundary_state import (
     boundary_state,
     fewest,
     may_have_begun_below,
-    undoubted_state,
+    quick_boundary_state,
     with_a_past,
 )
 from resnap.replay.comparison import Verdict
@@ -168,11 +168,11 @@ class RunCombine:
         """Yield the results; if the whole run has disproved the base of a boundary, only that fact."""
         known = self.plan.moved | self.plan.unmoved
         has_base = len(self._base.shown) or len(self._base.without_batch)  # else rows need not be put in order
-        lessons = self._base.lessons(self._state, self._start_offset, self._reached) if has_base else []
-        lessons = [lesson for lesson in lessons if lesson.producer_id not in known]
+        base_findings = self._base.base_findings(self._state, self._start_offset, self._reached) if has_base else []
+        base_findings = [finding for finding in base_findings if finding.producer_id not in known]
         for found in self._results:
             kept_after_ms = self.plan.rules.kept_after_ms(found.as_of_ms)
-            of_it = [one for one in lessons if one.up_to >= found.offset and one.kept_until_ms > kept_after_ms]
+            of_it = [one for one in base_findings if one.up_to >= found.offset and one.kept_until_ms > kept_after_ms]
             is_made = found.outcome is Outcome.REBUILT and found.coverage is Coverage.WINDOW
             if not (of_it and is_made):
                 yield self._with_past(found) if is_made else found
@@ -260,7 +260,7 @@ class RunCombine:
         """Return the state at ``boundary``, or the result with the reason why it is unknown."""
         as_of_ms, needed_since_ms = self._as_of_ms(boundary), self._needed_since_ms(boundary)
         if needed_since_ms is None and not self._is_given_up():
-            found = undoubted_state(
+            found = quick_boundary_state(
                 self._table, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms,
                 base=self._base,
             )  # fmt: skip

@@ -34,7 +34,7 @@ _IN_THE_WAY: Final = {errno.EEXIST, errno.ENOTDIR, errno.EISDIR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dress:
+class FileAttributes:
     """Owner, mode and times of a file."""
 
     mode: int
@@ -59,14 +59,14 @@ class FileDigest:
         return cls(size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
 
 
-def _give(target: int | Path, dress: Dress) -> None:
+def _set_owner(target: int | Path, attributes: FileAttributes) -> None:
     """Set the owner of a file or directory; a group that its owner may not give away does not matter to a broker."""
     status = os.stat(target)  # noqa: PTH116 - a descriptor, too
-    if (status.st_uid, status.st_gid) != (dress.user_id, dress.group_id):
+    if (status.st_uid, status.st_gid) != (attributes.user_id, attributes.group_id):
         try:
-            os.chown(target, dress.user_id, dress.group_id)
+            os.chown(target, attributes.user_id, attributes.group_id)
         except PermissionError:
-            if status.st_uid != dress.user_id:
+            if status.st_uid != attributes.user_id:
                 raise
 
 
@@ -90,12 +90,12 @@ class Disk:
         """Write the first bytes of ``data``; return how many were written."""
         return os.write(descriptor, data)
 
-    def dress(self, descriptor: int, dress: Dress) -> None:
+    def set_attributes(self, descriptor: int, attributes: FileAttributes) -> None:
         """Set the file's owner, unless we own it already, its mode and its times."""
-        _give(descriptor, dress)
-        os.fchmod(descriptor, dress.mode)
-        if dress.mtime_ns is not None:
-            os.utime(descriptor, ns=(dress.mtime_ns, dress.mtime_ns))
+        _set_owner(descriptor, attributes)
+        os.fchmod(descriptor, attributes.mode)
+        if attributes.mtime_ns is not None:
+            os.utime(descriptor, ns=(attributes.mtime_ns, attributes.mtime_ns))
 
     def sync(self, descriptor: int) -> None:
         """Make the bytes of the file durable."""
@@ -121,10 +121,10 @@ class Disk:
         """Remove the empty directory ``path``."""
         path.rmdir()
 
-    def dress_directory(self, path: Path, dress: Dress) -> None:
+    def set_directory_attributes(self, path: Path, attributes: FileAttributes) -> None:
         """Set the directory's owner, unless we own it already, and its mode."""
-        _give(path, dress)
-        path.chmod(dress.mode)
+        _set_owner(path, attributes)
+        path.chmod(attributes.mode)
 
     def set_directory_time(self, path: Path, mtime_ns: int) -> None:
         """Set the modification time of a directory."""
@@ -135,7 +135,7 @@ class Disk:
         sync_directory(path)
 
 
-def write_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None = None) -> FileDigest:
+def write_file(disk: Disk, path: Path, chunks: Iterable[bytes], attributes: FileAttributes | None = None) -> FileDigest:
     """Write ``chunks`` as the file ``path``, whole and durable; on failure the old file is unchanged.
 
     Raises:
@@ -145,7 +145,7 @@ def write_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | N
     temporary = temporary_of(path)
     with writable(path):
         try:
-            digest = _write(disk, temporary, chunks, dress)
+            digest = _write(disk, temporary, chunks, attributes)
             disk.rename(temporary, path)
         except BaseException:
             with suppress(OSError):
@@ -162,7 +162,9 @@ def write_all(disk: Disk, descriptor: int, data: bytes) -> None:
         left = left[disk.write(descriptor, left) :]
 
 
-def write_new_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None = None) -> FileDigest:
+def write_new_file(
+    disk: Disk, path: Path, chunks: Iterable[bytes], attributes: FileAttributes | None = None
+) -> FileDigest:
     """Write ``chunks`` as the file ``path`` at once, in a directory that is not visible yet; its name is not durable.
 
     Raises:
@@ -170,7 +172,7 @@ def write_new_file(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress
 
     """
     with writable(path):
-        return _write(disk, path, chunks, dress)
+        return _write(disk, path, chunks, attributes)
 
 
 def remove_file(disk: Disk, path: Path) -> None:
@@ -251,11 +253,11 @@ def digest_of_file(path: Path) -> FileDigest | None:
     return FileDigest(size_bytes=size_bytes, sha256=sha256.hexdigest())
 
 
-def dress_of(path: Path) -> Dress:
+def attributes_of(path: Path) -> FileAttributes:
     """Return owner, mode and times of the file ``path``; raises as ``read_chunks`` does."""
     with legible(path):
         status = path.stat()
-    return Dress(
+    return FileAttributes(
         mode=stat.S_IMODE(status.st_mode),
         user_id=status.st_uid,
         group_id=status.st_gid,
@@ -356,7 +358,7 @@ def _remedy(error: OSError) -> str:
     return "check the kernel's log for this disk"
 
 
-def _write(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None) -> FileDigest:
+def _write(disk: Disk, path: Path, chunks: Iterable[bytes], attributes: FileAttributes | None) -> FileDigest:
     sha256, size_bytes = hashlib.sha256(), 0
     descriptor = disk.create(path)
     try:
@@ -364,8 +366,8 @@ def _write(disk: Disk, path: Path, chunks: Iterable[bytes], dress: Dress | None)
             sha256.update(chunk)
             size_bytes += len(chunk)
             write_all(disk, descriptor, chunk)
-        if dress is not None:
-            disk.dress(descriptor, dress)
+        if attributes is not None:
+            disk.set_attributes(descriptor, attributes)
         disk.sync(descriptor)
     finally:
         disk.close(descriptor)

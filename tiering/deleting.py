@@ -164,7 +164,7 @@ def collect(
         try:
             with leased(store, lease_name, verb="gc", now_ms=now_ms) as lease:
                 lease.hold()
-                buried = cache(partial(_bury, store))
+                buried = cache(partial(_write_tombstone, store))
                 for info in _still_garbage(store, found):
                     deletion = _deletion_of(info.key)
                     lease.hold()
@@ -228,7 +228,7 @@ def _deletion_of(key: str) -> Deletion:
     return next((one for one in found if one is not None), Deletion(beside=(), lease=None, manifest_key=None))
 
 
-def _bury(store: ObjectStore, manifest_key: str) -> bool:
+def _write_tombstone(store: ObjectStore, manifest_key: str) -> bool:
     """Ensure that there will never be a manifest at ``manifest_key``; False if there is one."""
     with suppress(ObjectExistsError):
         store.put(manifest_key, TOMBSTONE, if_absent=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.replay.spark.warm import WarmSpark
     from resnap.replay.watching import Progress
-    from resnap.storage.disk import Dress
+    from resnap.storage.disk import FileAttributes
     from resnap.storage.sources.files import Sources
 
 _T = TypeVar("_T")
@@ -143,7 +143,7 @@ class Engine:
             reading = self.reading if sources is None else replace(self.reading, sources=sources)
             yield from rebuild_locally(plans, sink, reading=reading, progress=progress)
             return
-        if self._warm is None or not self._warm.is_awake:
+        if self._warm is None or not self._warm.has_context:
             progress.at_work("starting", 0)
         from resnap.replay.spark.job import SparkRebuild  # noqa: PLC0415 - half a second, and a JVM
 
@@ -197,10 +197,10 @@ class Engine:
         with self._warm_spark().grouped(look, join, items) as groups:
             yield groups
 
-    def check_reach(self, locators: Collection[str], url: str, dress: Dress | None = None) -> None:
+    def check_reach(self, locators: Collection[str], url: str, attributes: FileAttributes | None = None) -> None:
         """Let the executors read segments, and write to the destination at ``url``, before any real write.
 
-        ``dress`` is the owner and mode that they will give files there, if that matters.
+        ``attributes`` is the owner and mode that they will give files there, if that matters.
 
         Raises:
             UsageError: they cannot.
@@ -208,7 +208,7 @@ class Engine:
 
         """
         self._check_reach(url)
-        self._reached = self._warm_spark().check_reach(locators, url, self.reading.sources, dress)
+        self._reached = self._warm_spark().check_reach(locators, url, self.reading.sources, attributes)
 
     @contextmanager
     def task_pool(

@@ -28,7 +28,7 @@ from resnap.tiering.judging.planning import (
 from resnap.tiering.judging.readiness import judge_partition
 from resnap.tiering.run_cache.results import is_cached_as_well
 from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
-from resnap.tiering.selection import Scope, Selection, high_watermark_of, looked_at, select
+from resnap.tiering.selection import Scope, Selection, high_watermark_of, select, with_progress
 from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
 from resnap.tiering.staged import destination_url, staged_snapshots
 
@@ -219,7 +219,7 @@ class Planner:
         sink_url = None if self.run_cache is None else url
         high_watermark = high_watermark_of(scope, selection, self._sources, warn)
         planned = []
-        for selected in looked_at(selection.partitions, progress):
+        for selected in with_progress(selection.partitions, progress):
             is_whole = boundaries == "all" or saved is not None
             ended = _with_log_end(selected, self._sources, saved) if is_whole else selected
             wanted = wanted_boundaries(ended, boundaries, saved)

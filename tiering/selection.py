@@ -173,7 +173,7 @@ def segments_in(partitions: Iterable[SelectedPartition]) -> int:
     return sum(len(partition.inventory.partition.segments) for partition in partitions)
 
 
-def looked_at(partitions: Sequence[SelectedPartition], progress: Progress | None) -> Iterator[SelectedPartition]:
+def with_progress(partitions: Sequence[SelectedPartition], progress: Progress | None) -> Iterator[SelectedPartition]:
     """Yield each partition, and report its segments as done when the next one is asked for."""
     progress = progress or Progress()
     progress.expect(segments_in(partitions), 0)

@@ -84,14 +84,18 @@ def destination_url(destination: str, selection: Selection) -> str:
     url = destination.rstrip("/") if is_store_url(destination) else Path(destination).absolute().as_uri()
     path = local_path(url)
     log_dir = None if path is None else log_dir_around(path)
-    if path is not None and log_dir is not None and not any(lies_beside(url, one) for one in selection.partitions):
+    if (
+        path is not None
+        and log_dir is not None
+        and not any(is_beside_segments(url, one) for one in selection.partitions)
+    ):
         raise _inside(path, log_dir)
     for selected in selection.partitions:
         _refuse_inside(selected, url)
     return url
 
 
-def lies_beside(url: str, selected: SelectedPartition) -> bool:
+def is_beside_segments(url: str, selected: SelectedPartition) -> bool:
     """Whether snapshots below ``url`` are beside the segments of the partition, in a copy of a log dir."""
     return str(selected.log_dir.path) == url
 

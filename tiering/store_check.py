@@ -339,7 +339,7 @@ def tiered_groups(url: str, sources: Sources) -> tuple[Sequence[TieredPart], Seq
     groups: list[Sequence[str]] = [()]
     if not found and sum(counts.values()) > GROUP_OBJECTS:
         groups = [[f"{first.store.url}/{folder}" for folder in group] for group in grouped(counts, GROUP_OBJECTS)]
-    return sorted(parts, key=lambda part: not part.layout.tells_digests), groups
+    return sorted(parts, key=lambda part: not part.layout.has_digests), groups
 
 
 def grouped(counts: Mapping[str, int], most: int) -> Iterator[Sequence[str]]:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.repairing.stored_indexes import ReadSegment
     from resnap.tiering.selection import SelectedPartition
-    from resnap.tiering.shipping.lease import Tenure
+    from resnap.tiering.shipping.lease import HeldLease
     from resnap.tiering.shipping.segment_bundle import ChosenSnapshot
     from resnap.tiering.store_check import Log, StoreCheck
     from resnap.tiering.stored_snapshots import ReplayedBoundary, SnapshotCheck
@@ -181,7 +181,7 @@ class PartRepair:
     _proven: list[Repair] = field(default_factory=list)
     """What was to be replaced; where it was not, a failure says why, or another run has done so meanwhile."""
     _lease: ExitStack = field(default_factory=ExitStack)
-    _held: tuple[str, Tenure] | None = None
+    _held: tuple[str, HeldLease] | None = None
 
     def put_back_unfinished(self) -> None:
         """Undo what killed runs have begun."""

@@ -30,7 +30,7 @@ from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
 from resnap.tiering.judging.refusal import Reason, refusal_of, stop_for
 from resnap.tiering.planner import TierOrder
-from resnap.tiering.selection import high_watermark_of, looked_at, warn_unmatched
+from resnap.tiering.selection import high_watermark_of, warn_unmatched, with_progress
 from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
@@ -131,15 +131,15 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
     finished, visible = 0, list[int]()
     with work.progress("replay", "ship") as (replaying, shipping):
         try:
-            with _shipping(work, left.orders, shipping, visible) as crew:
+            with _shipping(work, left.orders, shipping, visible) as workers:
                 for order in (order for order in left.orders if order.settled is not None):
                     report(TieredPartition(waiting.pop(order.topic_partition), _not_shipped(order)))
                 # Replay: scan headers, combine them to the state at each boundary, and stage the snapshots.
-                replays = work.planner.replay(plans, crew.staging_url, replaying)
+                replays = work.planner.replay(plans, workers.staging_url, replaying)
                 # Choose the snapshot of each segment, copy and verify its objects, publish it: its manifest is last.
-                at_once, look = crew.shipper.parallel, partial(crew.note, 0)
+                at_once, look = workers.shipper.parallel, partial(workers.note, 0)
                 rest = _until_failure(replays, failures)
-                shipments = as_done(crew.ship, rest, at_once, crew.stop, name="resnap-partition", look=look)
+                shipments = as_done(workers.ship, rest, at_once, workers.stop, name="resnap-partition", look=look)
                 with closing(replays), closing(shipments):
                     for replayed, shipped in shipments:
                         order, shipment = waiting.pop(replayed.result.topic_partition), shipped()
@@ -188,7 +188,7 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
     # Partitions come topic by topic: what the store holds of a topic is not kept when the next one is listed.
     topic_of = lru_cache(maxsize=1)(partial(ShippedTopic, work.store, work.uploading.layout))
     orders = []
-    for selected in looked_at(selection.partitions, progress):
+    for selected in with_progress(selection.partitions, progress):
         if saved is not None and selected.topic_partition not in saved.boundaries:
             continue
         shipped = topic_of(selected.log_dir.cluster_id, selected.topic_partition.topic)
@@ -202,7 +202,7 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
 def plans_of(work: TierWork, orders: Iterable[TierOrder], progress: Progress) -> list[Planned]:
     """Plan what must be known to ship what is left."""
     to_plan = [order for order in orders if order.segments]
-    looked = looked_at([order.selected for order in to_plan], progress)
+    looked = with_progress([order.selected for order in to_plan], progress)
     return [work.planner.order(order) for order, _ in zip(to_plan, looked, strict=True)]
 
 
@@ -295,7 +295,9 @@ def _keep_topics(work: TierWork, orders: Iterable[TierOrder], scope: Scope) -> N
 
 
 @contextmanager
-def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, visible: list[int]) -> Iterator[_Crew]:
+def _shipping(
+    work: TierWork, orders: Sequence[TierOrder], progress: Progress, visible: list[int]
+) -> Iterator[_PartitionWorkers]:
     """Yield what ships partitions, once nothing else works on their log dirs, and executors have reached them all.
 
     ``visible`` gets the size of each segment that is shipped.
@@ -319,7 +321,7 @@ def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, v
         for directory in sorted(path for path in busy if isinstance(path, Path)):
             stack.enter_context(at_work_on(directory))
         for order in orders:
-            _bury(work, order)
+            _write_tombstones(work, order)
         staging_url = stack.enter_context(staging(work.store, is_remote=is_remote))
         executors = stack.enter_context(_executors(work, staging_url)) if is_remote else None
         at_once = uploading.parallel if executors is None else executors.items_at_once
@@ -340,7 +342,7 @@ def _shipping(work: TierWork, orders: Sequence[TierOrder], progress: Progress, v
         for order in orders:
             progress.expect(*_amount(order))
         by_partition = {order.topic_partition: order for order in orders}
-        yield _Crew(staging_url, shipper, by_partition, progress, executors)
+        yield _PartitionWorkers(staging_url, shipper, by_partition, progress, executors)
 
 
 def _amount(order: TierOrder) -> tuple[int, int]:
@@ -363,7 +365,7 @@ def _keep_outcome(work: TierWork, order: TierOrder, replayed: Replayed, shipment
     shipment.warnings = tuple(_left_out(replayed, shipment))
 
 
-def _bury(work: TierWork, order: TierOrder) -> None:
+def _write_tombstones(work: TierWork, order: TierOrder) -> None:
     """Put tombstones over manifests that came late, beside whole segments, unless another run is at work there."""
     place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
     with suppress(LockedError), leased(work.store, place, now_ms=work.now_ms()) as lease:
@@ -403,12 +405,12 @@ def _copy_by(
     for warning in copied.warnings:
         if warning not in said:
             said.add(warning)
-            delivery.complain(warning)
+            delivery.warn(warning)
     return copied
 
 
 @dataclass(slots=True)
-class _Crew:
+class _PartitionWorkers:
     """Ships partitions, each in a thread of its own."""
 
     staging_url: str

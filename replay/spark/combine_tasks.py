@@ -55,7 +55,7 @@ class Made(NamedTuple):
     body: bytes
 
 
-class Share(NamedTuple):
+class CombineTask(NamedTuple):
     """The work of one task: a run, or one range of its producers."""
 
     run: int
@@ -65,51 +65,51 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combining:
-    """Combines shares."""
+    """Combines what tasks are given."""
 
-    shares: Sequence[Share]
+    tasks: Sequence[CombineTask]
     sink: PartSink
     reading: Reading
     size: int
     """Most bytes of entries in one block."""
 
     def combine(self, blocks: Iterable[tuple[int, Block]]) -> Iterator[Made]:
-        """Combine (share number, block) pairs, which come in any order, share by share."""
+        """Combine (task number, block) pairs, which come in any order, task by task."""
         try:
             with Spool() as spool:
-                for share, block in blocks:
-                    spool.add((share, *block.place), block.body)
+                for task, block in blocks:
+                    spool.add((task, *block.place), block.body)
                 for number, stored in groupby(spool.ordered(), key=lambda block: block.place[0]):
-                    of_share = (block._replace(place=block.place[1:]) for block in stored)
-                    yield from self._combine_share(self.shares[number], of_share)
+                    of_task = (block._replace(place=block.place[1:]) for block in stored)
+                    yield from self._combine_task(self.tasks[number], of_task)
         except ResnapError as error:
             # A full disk is reported as such, and not as a failed job with a JVM stack trace.
             yield Made(FAILED, RUN, RESULT, 0, 0, pickle.dumps(error))
 
-    def _combine_share(self, share: Share, stored: Iterator[Stored]) -> Iterator[Made]:
+    def _combine_task(self, task: CombineTask, stored: Iterator[Stored]) -> Iterator[Made]:
         plan, run = plan_of(next(stored))
-        if share.ids is not None:
-            yield from self._combine_range(share, RangeCombine.of(plan, run, share.ids, self.reading.sources), stored)
+        if task.ids is not None:
+            yield from self._combine_range(task, RangeCombine.of(plan, run, task.ids, self.reading.sources), stored)
             return
         combine = RunCombine(plan, run, self.sink, sources=self.reading.sources)
         for parts in by_segment(summaries(stored)):
             combine.add(whole(parts, plan, self.reading))
         result = combine.finish()
-        yield _pickled_result(share, RUN, replace(result, boundaries=tuple(map(_bare, result.boundaries))))
+        yield _pickled_result(task, RUN, replace(result, boundaries=tuple(map(_bare, result.boundaries))))
 
-    def _combine_range(self, share: Share, ranged: RangeCombine, stored: Iterator[Stored]) -> Iterator[Made]:
+    def _combine_range(self, task: CombineTask, ranged: RangeCombine, stored: Iterator[Stored]) -> Iterator[Made]:
         for parts in by_segment(summaries(stored)):
             ranged.add(whole(parts, ranged.combine.plan, self.reading))
-            yield from ranged.entries(share, self.size)
+            yield from ranged.entries(task, self.size)
         result = ranged.combine.finish()
-        yield from ranged.entries(share, self.size)
+        yield from ranged.entries(task, self.size)
         for found in result.boundaries:
-            yield _pickled_result(share, ranged.number_of[found.offset], _bare(found))
-        yield _pickled_result(share, RUN, replace(result, boundaries=()))
+            yield _pickled_result(task, ranged.number_of[found.offset], _bare(found))
+        yield _pickled_result(task, RUN, replace(result, boundaries=()))
 
 
-def _pickled_result(share: Share, boundary: int, found: PartitionResult | BoundaryResult) -> Made:
-    return Made(share.run, boundary, RESULT, share.range, 0, pickle.dumps(found))
+def _pickled_result(task: CombineTask, boundary: int, found: PartitionResult | BoundaryResult) -> Made:
+    return Made(task.run, boundary, RESULT, task.range, 0, pickle.dumps(found))
 
 
 def _bare(found: BoundaryResult) -> BoundaryResult:
@@ -143,13 +143,13 @@ class RangeCombine:
         """Store the entries of this range at the boundary ``offset``."""
         self._kept.append((offset, entries))
 
-    def entries(self, share: Share, size: int) -> Iterator[Made]:
+    def entries(self, task: CombineTask, size: int) -> Iterator[Made]:
         """Yield the stored entries, in blocks of up to ``size`` bytes."""
         step = max(1, size // ENTRY_DTYPE.itemsize)
         for offset, entries in self._kept:
             for number, start in enumerate(range(0, len(entries), step)):
                 body = entries[start : start + step].tobytes()
-                yield Made(share.run, self.number_of[offset], ENTRIES, share.range, number, body)
+                yield Made(task.run, self.number_of[offset], ENTRIES, task.range, number, body)
         self._kept.clear()
 
 

@@ -29,7 +29,12 @@ from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.java_gateway import launch_gateway
 
-from resnap.replay.spark.failures import check_reachable, death_told, failure_told, without_tracebacks_of_py4j
+from resnap.replay.spark.failures import (
+    check_reachable,
+    explain_jvm_death,
+    explain_start_failure,
+    without_tracebacks_of_py4j,
+)
 from resnap.replay.spark.jvm import JavaRuntime, find_archive, find_java
 from resnap.replay.spark.jvm_output import JvmOutput
 from resnap.replay.spark.settings import (
@@ -95,7 +100,7 @@ def spark_context(
             **spark_variables(settings, environment, java),
             **_launcher_variable(properties, environment, scratch),
         }
-        with failure_told(java, output), _in_environment(variables):
+        with explain_start_failure(java, output), _in_environment(variables):
             conf = SparkConf().setAll(list(properties.items()))
             with _interrupts_wait():
                 gateway = _launch(output)
@@ -117,7 +122,7 @@ def spark_context(
                 running.callback(_kill_jvm, context, gateway)
             ship_packages(context)
         output.release()
-        with death_told(context):
+        with explain_jvm_death(context):
             yield context
         if archive is not None and archive.is_new:
             # A JVM that is killed leaves no archive.

@@ -28,7 +28,7 @@ _ENDED_HINT: Final = "see the logs of the master and the workers: executors that
 
 
 @contextmanager
-def failure_told(java: JavaRuntime, output: JvmOutput) -> Iterator[None]:
+def explain_start_failure(java: JavaRuntime, output: JvmOutput) -> Iterator[None]:
     """Raise an error with the reason if Spark does not start in this context.
 
     Raises:
@@ -38,7 +38,7 @@ def failure_told(java: JavaRuntime, output: JvmOutput) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException, OSError) as error:
-        said = _what_it_said(error, output)
+        said = _first_cause_line(error, output)
         if output.ended_by is not None:
             raise _ended(output.ended_by) from error
         raise ResnapError(
@@ -54,7 +54,7 @@ def jvm_of(context: SparkContext) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def death_told(context: SparkContext) -> Iterator[None]:
+def explain_jvm_death(context: SparkContext) -> Iterator[None]:
     """Raise an error if the JVM died in this context: pyspark only reports that there is no answer.
 
     Raises:
@@ -80,7 +80,7 @@ def death_told(context: SparkContext) -> Iterator[None]:
 
 
 @contextmanager
-def job_failure_told(context: SparkContext) -> Iterator[None]:
+def explain_job_failure(context: SparkContext) -> Iterator[None]:
     """Raise an error with the reason if a job fails in this context, while the JVM can still be asked.
 
     Raises:
@@ -117,7 +117,7 @@ def has_ended(context: SparkContext) -> bool:
         return True
 
 
-def _what_it_said(error: Exception, output: JvmOutput) -> str:
+def _first_cause_line(error: Exception, output: JvmOutput) -> str:
     """Return the first line of the cause, from the JVM, which must still run if there was one."""
     if isinstance(error, Py4JJavaError):
         cause = error.java_exception

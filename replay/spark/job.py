@@ -30,8 +30,8 @@ from resnap.replay.results import id_ranges, join_rounds, join_runs, next_round,
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import first_scan_compiles
 from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
-from resnap.replay.spark.combine_tasks import FAILED, RUN, Combining, Share, merge
-from resnap.replay.spark.failures import job_failure_told
+from resnap.replay.spark.combine_tasks import FAILED, RUN, CombineTask, Combining, merge
+from resnap.replay.spark.failures import explain_job_failure
 from resnap.replay.spark.progress import later_tasks, progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached
 from resnap.replay.spark.scan_tasks import block_bytes, estimated, join, pack, parted, range_starts, scan
@@ -60,7 +60,7 @@ TASKS_PER_WAVE: Final = 2 * TASKS_PER_SLOT
 _STOP_TIMEOUT_S: Final = 20
 
 
-_Division: TypeAlias = tuple[tuple[Share, ...], list[int], dict[int, tuple[int, ...]]]
+_Division: TypeAlias = tuple[tuple[CombineTask, ...], list[int], dict[int, tuple[int, ...]]]
 """How the runs of a job are divided among combining tasks: all shares; the number of the first share of each run, after
 which come its further ranges; and, for each run with several ranges, the producer ids at which all but the first begin.
 """
@@ -141,7 +141,7 @@ class SparkRebuild:
 
     def _round(self, plans: Sequence[PartitionPlan], stop: threading.Event) -> list[PartitionResult]:
         runs = [(plan, run) for plan in plans for run in plan.runs]
-        with job_failure_told(self.context):
+        with explain_job_failure(self.context):
             results = iter(self._results(runs, stop) if runs else [])
         sink = open_sink(self.sink_url, self.s3)
         return [
@@ -183,23 +183,23 @@ class SparkRebuild:
         return tasks.mapPartitions(scan_tasks)
 
     def _combine_stage(
-        self, blocks: RDD[tuple[int, Block]], division: _Division, runs: Sequence[tuple[PartitionPlan, Run]], tasks: int
+        self, blocks: RDD[tuple[int, Block]], division: _Division, runs: Sequence[tuple[PartitionPlan, Run]], most: int
     ) -> RDD[Made]:
-        sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(tasks)
-        shares, first_share, starts = division
+        sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(most)
+        tasks, first_task, starts = division
 
         def divide(elements: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
             begin_task()
             for run, block in elements:
                 for number, part in parted(block, starts.get(run, ())):
-                    yield first_share[run] + number, part
+                    yield first_task[run] + number, part
 
-        def combine_shares(elements: Iterator[tuple[int, Block]]) -> Iterator[Made]:
+        def combine_tasks(elements: Iterator[tuple[int, Block]]) -> Iterator[Made]:
             begin_task()
-            task = Combining(shares=shares, sink=open_sink(sink_url, s3), reading=reading, size=size)
-            yield from task.combine(elements)
+            combining = Combining(tasks=tasks, sink=open_sink(sink_url, s3), reading=reading, size=size)
+            yield from combining.combine(elements)
 
-        made = _by_number(blocks.mapPartitions(divide), min(len(shares), tasks)).mapPartitions(combine_shares)
+        made = _by_number(blocks.mapPartitions(divide), min(len(tasks), most)).mapPartitions(combine_tasks)
         if not starts:
             return made
         topic_partitions = {run: runs[run][0].topic_partition for run in starts}
@@ -209,7 +209,7 @@ class SparkRebuild:
             yield from merge((element for _, element in elements), topic_partitions, open_sink(sink_url, s3))
 
         by_boundary = made.map(lambda output: (max(output.run + output.boundary, 0), output))
-        return _by_number(by_boundary, tasks).mapPartitions(merge_ranges)
+        return _by_number(by_boundary, most).mapPartitions(merge_ranges)
 
 
 def next_wave(waiting: deque[PartitionPlan], slots: int) -> list[PartitionPlan]:
@@ -243,19 +243,19 @@ class _Sketches(AccumulatorParam):  # type: ignore[misc]
 
 
 def _divide(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> _Division:
-    shares: list[Share] = []
-    first_share: list[int] = []
+    tasks: list[CombineTask] = []
+    first_task: list[int] = []
     starts: dict[int, tuple[int, ...]] = {}
     for run in range(runs):
-        first_share.append(len(shares))
+        first_task.append(len(tasks))
         ranges = -(-estimated(met[run]) // producers_per_task)
         begin = range_starts(met[run], ranges) if ranges > 1 else ()
         if begin:
             starts[run] = begin
-            shares.extend(Share(run, number, ids) for number, ids in enumerate(id_ranges(begin)))
+            tasks.extend(CombineTask(run, number, ids) for number, ids in enumerate(id_ranges(begin)))
         else:
-            shares.append(Share(run, 0, None))
-    return tuple(shares), first_share, starts
+            tasks.append(CombineTask(run, 0, None))
+    return tuple(tasks), first_task, starts
 
 
 def _assembled(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[PartitionResult]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from resnap.replay.spark.failures import job_failure_told
+from resnap.replay.spark.failures import explain_job_failure
 from resnap.storage.disk import Disk, write_new_file
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.stores.probe import PROBE_PREFIX
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
 
-    from resnap.storage.disk import Dress
+    from resnap.storage.disk import FileAttributes
     from resnap.storage.sources.files import Sources
 
 _TASKS_PER_SLOT: Final = 4
@@ -40,11 +40,15 @@ _REACH: Final = (
 
 
 def check_reach(
-    context: SparkContext, locators: Collection[str], sink_url: str, sources: Sources, dress: Dress | None = None
+    context: SparkContext,
+    locators: Collection[str],
+    sink_url: str,
+    sources: Sources,
+    attributes: FileAttributes | None = None,
 ) -> frozenset[str]:
     """Let the executors read the sources, by the ``locators`` of segments, and write to the destination; return both.
 
-    ``dress`` is the owner and mode that they will give files there, if that matters.
+    ``attributes`` is the owner and mode that they will give files there, if that matters.
 
     Raises:
         UsageError: one of them does not see a file or an object, or cannot write to the destination.
@@ -55,7 +59,7 @@ def check_reach(
     directory = local_path(sink_url)
     if directory is not None:
         with _mark(directory) as mark:
-            answers = _ask(context, _Question((*needed, mark), None, sources, mark, dress))
+            answers = _ask(context, _Question((*needed, mark), None, sources, mark, attributes))
             where = {mark: f"the destination {directory}"}
     else:
         into = (sink_url, f"{PROBE_PREFIX}/{uuid4().hex}") if is_store_url(sink_url) else None
@@ -95,7 +99,7 @@ class _Question(NamedTuple):
     sources: Sources
     beside: str | None = None
     """One of the locators."""
-    dress: Dress | None = None
+    attributes: FileAttributes | None = None
 
     def answers(self, task: int) -> Iterator[tuple[str, str]]:
         """Yield what cannot be reached, and why.
@@ -120,7 +124,7 @@ class _Question(NamedTuple):
 
     def _write(self, path: Path) -> None:
         try:
-            write_new_file(Disk(), path, [b"-"], self.dress)
+            write_new_file(Disk(), path, [b"-"], self.attributes)
         finally:
             path.unlink(missing_ok=True)
 
@@ -142,7 +146,7 @@ def _mark(directory: Path) -> Iterator[str]:
 
 
 def _ask(context: SparkContext, question: _Question) -> dict[str, str]:
-    with job_failure_told(context):
+    with explain_job_failure(context):
         tasks = context.defaultParallelism * _TASKS_PER_SLOT
         asked = context.parallelize(range(tasks), tasks).mapPartitionsWithIndex(lambda task, _: question.answers(task))
         return dict(asked.collect())

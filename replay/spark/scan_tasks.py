@@ -60,7 +60,7 @@ _MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111
 _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
-class Place(NamedTuple):
+class BlockPosition(NamedTuple):
     """The position of a block in its run; the order of places is the order of combining."""
 
     segment_index: int
@@ -74,7 +74,7 @@ class Place(NamedTuple):
 class Block(NamedTuple):
     """Bytes of a run; its holder knows which run."""
 
-    place: Place
+    place: BlockPosition
     body: bytes
 
 
@@ -88,7 +88,7 @@ def block_bytes(partitions: int) -> int:
 
 def plan_block(plan: PartitionPlan, run: Run) -> Block:
     """Return the block with which a task combines the summaries of ``run``, one of those of ``plan``."""
-    return Block(Place(BELOW_ALL, FACTS, 0), pickle.dumps((plan, run)))
+    return Block(BlockPosition(BELOW_ALL, FACTS, 0), pickle.dumps((plan, run)))
 
 
 def plan_of(stored: Stored) -> tuple[PartitionPlan, Run]:
@@ -101,15 +101,15 @@ def row_blocks(split: Split, pieces: Iterable[Piece], heads: list[Piece], size: 
     """Yield the rows of ``pieces`` of ``split``, in blocks of up to ``size`` bytes; add the rest to ``heads``."""
     for number, piece in enumerate(pieces):
         heads.append(piece._replace(rows=empty()))
-        yield from _row_blocks(Place(split.segment_index, ROWS, split.part, number), piece.rows, size)
+        yield from _row_blocks(BlockPosition(split.segment_index, ROWS, split.part, number), piece.rows, size)
 
 
 def facts_block(summary: SplitSummary) -> Block:
     """Return all of ``summary`` without rows, which its pieces must not have."""
-    return Block(Place(summary.segment_index, FACTS, summary.part), pickle.dumps(summary))
+    return Block(BlockPosition(summary.segment_index, FACTS, summary.part), pickle.dumps(summary))
 
 
-def _row_blocks(place: Place, rows: Array, size: int) -> Iterator[Block]:
+def _row_blocks(place: BlockPosition, rows: Array, size: int) -> Iterator[Block]:
     step = max(1, size // SUMMARY_DTYPE.itemsize)
     for number, start in enumerate(range(0, len(rows), step)):
         yield Block(place._replace(number=number), rows[start : start + step].tobytes())
@@ -141,7 +141,7 @@ def summaries(stored: Iterable[Stored]) -> Iterator[SplitSummary]:
         heads: list[SplitSummary] = []
         rows: dict[tuple[int, int], list[Callable[[], bytes]]] = {}
         for block in of_segment:
-            place = Place(*block.place)
+            place = BlockPosition(*block.place)
             if place.kind == FACTS:
                 heads.append(pickle.loads(block.read()))  # noqa: S301 - written by our own tasks
             else:

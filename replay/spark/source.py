@@ -169,7 +169,7 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
             UsageError: an option has a value that it cannot have.
 
         """
-        with _hint_told():
+        with _add_hint():
             schema = schema_of(self.options)
         return ", ".join(f"`{field.name}` {_SQL_TYPES[field.type]}" for field in schema)
 
@@ -181,13 +181,13 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
             ConfigurationError: a key file cannot be read.
 
         """
-        with _hint_told():
+        with _add_hint():
             return KafkaLogReader(
                 paths_of(self.options),
                 self.options.get("topic"),
                 self.options.get("remote"),
                 sources_of(self.options),
-                asked_for(schema, schema_of(self.options)),
+                requested_columns(schema, schema_of(self.options)),
                 gives_records=gives_records(self.options),
                 skips_damage=skips_damage(self.options),
             )
@@ -229,7 +229,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
             FormatError: a partition's metadata is damaged.
 
         """
-        with _hint_told():
+        with _add_hint():
             segments = find_segments(self._paths, self._topic, self._pruning, self._remote)
         if self._gives_records:
             segments = [segment for segment in segments if not segment.is_below_start]
@@ -247,7 +247,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
 
         """
         freeze_worker()
-        with _hint_told():
+        with _add_hint():
             for segment in partition.value:
                 yield from self._rows(segment)
 
@@ -314,7 +314,7 @@ def schema_of(options: Mapping[str, str]) -> pa.Schema:
     return schema.append(DAMAGE) if skips_damage(options) else schema
 
 
-def asked_for(schema: StructType, every: pa.Schema) -> tuple[str, ...]:
+def requested_columns(schema: StructType, every: pa.Schema) -> tuple[str, ...]:
     """Return the columns that ``schema`` names; with its types, they must be some of ``every``.
 
     Raises:
@@ -457,7 +457,7 @@ def _lone_segment(path: Path, topic: str, pruning: Pruning) -> Iterator[LogSegme
 
 
 @contextmanager
-def _hint_told() -> Iterator[None]:
+def _add_hint() -> Iterator[None]:
     """Add the hint of an error of ours to what Spark shows of it: a traceback, whose last lines are notes."""
     try:
         yield

@@ -20,7 +20,7 @@ from uuid import uuid4
 from py4j.protocol import Py4JError
 from pyspark import InheritableThread
 
-from resnap.replay.spark.failures import death_told, job_failure_told
+from resnap.replay.spark.failures import explain_job_failure, explain_jvm_death
 from resnap.replay.spark.progress import cancel_jobs
 from resnap.replay.spark.worker import begin_task
 from resnap.storage.errors import ResnapError
@@ -180,7 +180,7 @@ class TaskPool(Generic[_T, _R]):
                 with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="resnap-item") as threads:
                     yield pickle.dumps(list(threads.map(partial(_outcome, work), items)))
 
-        with death_told(context), job_failure_told(context):
+        with explain_jvm_death(context), explain_job_failure(context):
             context.setJobGroup(self._group, self._description, interruptOnCancel=True)
             context.setLocalProperty("spark.scheduler.pool", self._description)
             found = context.parallelize(pickled, len(pickled)).mapPartitions(run).collect()

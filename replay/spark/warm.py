@@ -18,7 +18,7 @@ from pyspark import StorageLevel
 
 from resnap.replay.scan.splits import TASKS_PER_SLOT
 from resnap.replay.spark.context import spark_context
-from resnap.replay.spark.failures import death_told, has_ended, job_failure_told
+from resnap.replay.spark.failures import explain_job_failure, explain_jvm_death, has_ended
 from resnap.replay.spark.progress import later_tasks
 from resnap.replay.spark.reach import check_reach
 from resnap.replay.spark.worker import begin_task
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
 
     from resnap.replay.spark.settings import SparkSettings
-    from resnap.storage.disk import Dress
+    from resnap.storage.disk import FileAttributes
     from resnap.storage.sources.files import Sources
 
 _T = TypeVar("_T")
@@ -67,7 +67,7 @@ class WarmSpark:
         self.close(in_order=kind is None)
 
     @property
-    def is_awake(self) -> bool:
+    def has_context(self) -> bool:
         """Whether there is a context, so that none has to be waited for."""
         start = self._start
         return start is not None and start.context.done()
@@ -89,9 +89,9 @@ class WarmSpark:
 
         """
         with self._turn:
-            context = self._awake()
+            context = self._running_context()
             try:
-                with death_told(context):
+                with explain_jvm_death(context):
                     yield context
             finally:
                 if has_ended(context):
@@ -102,10 +102,12 @@ class WarmSpark:
         with self.context() as context:
             return on_executors(context, look, items)
 
-    def check_reach(self, locators: Collection[str], url: str, sources: Sources, dress: Dress | None) -> frozenset[str]:
+    def check_reach(
+        self, locators: Collection[str], url: str, sources: Sources, attributes: FileAttributes | None
+    ) -> frozenset[str]:
         """Return what executors reach of sources and of the destination at ``url``; raises where they do not."""
         with self.context() as context:
-            return check_reach(context, locators, url, sources, dress)
+            return check_reach(context, locators, url, sources, attributes)
 
     @contextmanager
     def grouped(
@@ -135,15 +137,15 @@ class WarmSpark:
             by_key = found.flatMap(lambda one: one[1]).groupByKey(later_tasks(slots, tasks)).mapValues(list)
             groups = by_key.persist(StorageLevel.DISK_ONLY)
             try:
-                with job_failure_told(context):
+                with explain_job_failure(context):
                     note = found.map(lambda one: one[0]).reduce(join)
                 yield SparkGroups(context, note, groups)
             finally:
-                with job_failure_told(context):
+                with explain_job_failure(context):
                     groups.unpersist()
                     found.unpersist()
 
-    def _awake(self) -> SparkContext:
+    def _running_context(self) -> SparkContext:
         self.begin()
         context = self._result()
         if has_ended(context):
@@ -186,7 +188,7 @@ def on_executors(context: SparkContext, look: Callable[[_T], _R], items: Sequenc
         ResnapError: the job failed.
 
     """
-    with job_failure_told(context):
+    with explain_job_failure(context):
         found: list[_R] = context.parallelize(items, min(len(items), context.defaultParallelism)).map(look).collect()
     return found
 
@@ -210,7 +212,7 @@ class SparkGroups(Generic[_N, _V]):
             key, values = group
             return key, work(key, [value for _, value in sorted(values, key=lambda one: one[0])])
 
-        with job_failure_told(self._context):
+        with explain_job_failure(self._context):
             return [value for _, value in sorted(self._groups.map(made).collect(), key=lambda one: one[0])]
 
 

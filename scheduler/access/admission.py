@@ -48,18 +48,18 @@ class AdmissionControl:
         state_directory: Path,
         metadata_log: Path | None,
         clock: Clock,
-        complain: Callable[[str], None],
+        warn: Callable[[str], None],
         *,
         config: QuotaConfig | None = None,
         remembering: Remembering | None = None,
     ) -> None:
         """Begin without ids; ``config`` and ``remembering`` are as for ``ProducerIdQuotaManager``."""
-        self._limits = _Limits(QuotaFile(state_directory, Disk()), metadata_log, complain)
+        self._limits = _Limits(QuotaFile(state_directory, Disk()), metadata_log, warn)
         self._clock = clock
         self.manager = ProducerIdQuotaManager(clock.now_ms, config=config, remembering=remembering)
         self._lock = threading.Lock()
         self._read_s = float("-inf")
-        self._reads, self._complain = DiskReads(1, turn_s=0), complain
+        self._reads, self._warn = DiskReads(1, turn_s=0), warn
         self._within_s = READ_S
         self._is_reported = False
         """Whether it was logged that a disk does not answer."""
@@ -104,7 +104,7 @@ class AdmissionControl:
             self.manager.update(self._reads.run(self._limits.read, self._within_s))
         except LogDirError as error:
             if not self._is_reported:
-                self._complain(f"the quotas cannot be read again, and the last ones still apply: {error}")
+                self._warn(f"the quotas cannot be read again, and the last ones still apply: {error}")
             self._is_reported = True
         else:
             self._is_reported = False
@@ -114,11 +114,11 @@ class AdmissionControl:
 class _Limits:
     """The rates of the file and of the cluster, as last read. Each problem is reported once while it lasts."""
 
-    def __init__(self, file: QuotaFile, metadata_log: Path | None, complain: Callable[[str], None]) -> None:
-        self._file, self._metadata_log, self._complain = file, metadata_log, complain
+    def __init__(self, file: QuotaFile, metadata_log: Path | None, warn: Callable[[str], None]) -> None:
+        self._file, self._metadata_log, self._warn = file, metadata_log, warn
         self._of_file = ClientQuotas()
         self._cluster: MetadataQuotas | None = None
-        self._heard: set[str] = set()
+        self._reported: set[str] = set()
         self._said: set[str] = set()
 
     def watch(self, metadata_log: Path | None) -> None:
@@ -127,32 +127,32 @@ class _Limits:
 
     def read(self) -> UserRates:
         """Return the current rates; for an unreadable source, its last ones."""
-        self._heard = set()
+        self._reported = set()
         try:
             self._of_file = self._file.load()
         except ResnapError as error:
-            self._hear(f"{error}: the quotas last read from it still apply")
+            self._report(f"{error}: the quotas last read from it still apply")
         try:
             self._read_cluster()
         except ResnapError as error:
-            self._hear(f"{self._metadata_log}: the quotas cannot be read: {error}")
+            self._report(f"{self._metadata_log}: the quotas cannot be read: {error}")
         found = [Origin(text="file", quotas=self._of_file)]
         if self._cluster is not None:
             found.append(Origin(text="metadata log", quotas=self._cluster.quotas))
-        rates = rates_of(found, self._hear)
-        for text in sorted(self._heard - self._said):
-            self._complain(text)
-        self._said = self._heard
+        rates = rates_of(found, self._report)
+        for text in sorted(self._reported - self._said):
+            self._warn(text)
+        self._said = self._reported
         return rates
 
-    def _hear(self, text: str) -> None:
-        self._heard.add(text)
+    def _report(self, text: str) -> None:
+        self._reported.add(text)
 
     def _read_cluster(self) -> None:
         if self._cluster is not None:
             self._cluster.refresh()
         elif self._metadata_log is not None:
-            self._cluster = MetadataQuotas(self._metadata_log, self._hear)
+            self._cluster = MetadataQuotas(self._metadata_log, self._report)
 
 
 def _id_of(thing: str) -> int:

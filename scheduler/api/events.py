@@ -130,12 +130,12 @@ class EventFeeds:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._feeds: dict[str, EventFeed] = {}
-        services.history.listeners.append(self._hear)
+        services.history.listeners.append(self._on_event)
 
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def _hear(self, event: RunEvent) -> None:
+    def _on_event(self, event: RunEvent) -> None:
         feed = self._feeds.get(event.run_id)
         if feed is not None:
             feed.add(event)

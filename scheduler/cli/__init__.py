@@ -18,7 +18,7 @@ from typer.main import get_command
 
 from resnap.scheduler.cli.commands import CommandGroup
 from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, TERMINATED, USAGE, Failures
-from resnap.scheduler.cli.interrupts import code_of_interrupt, forget_the_interrupt, heed_interrupts, is_interrupted
+from resnap.scheduler.cli.interrupts import code_of_interrupt, forget_the_interrupt, handle_interrupts, is_interrupted
 from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.settings.environment import process_environment
 from resnap.storage.version import resnap_version
@@ -79,7 +79,7 @@ def main() -> NoReturn:
     gc.set_threshold(*COLLECT_AFTER)
     _open_closed_streams()
     try:
-        heed_interrupts()
+        handle_interrupts()
     except RuntimeError as error:  # no thread can be started
         failures = Failures(sys.stderr)
         _settle(failures, sys.argv[1:])
@@ -117,8 +117,8 @@ def run(arguments: Sequence[str]) -> int:
         code = get_command(app).main(list(arguments), prog_name="resnap", standalone_mode=False, obj=failures)
     except typer.TyperException as error:
         _settle(failures, arguments)
-        failures.tell(
-            _usage(error), exit_code=error.exit_code, kind="UsageError", hint=_where_to_look(error, arguments)
+        failures.print_error(
+            _usage(error), exit_code=error.exit_code, kind="UsageError", hint=_usage_hint(error, arguments)
         )
         return failures.exit_code()
     except KeyboardInterrupt:
@@ -154,7 +154,7 @@ def _top(
 
 def _settle(failures: Failures, arguments: Sequence[str]) -> None:
     if not failures.settled:
-        failures.guess(arguments, process_environment())
+        failures.settle_without_settings(arguments, process_environment())
 
 
 _HOW_IT_WAS_READ: Final = re.compile(r", unable to parse string as an? \w+$")
@@ -168,7 +168,7 @@ def _usage(error: typer.TyperException) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _where_to_look(error: typer.TyperException, arguments: Sequence[str]) -> str | None:
+def _usage_hint(error: typer.TyperException, arguments: Sequence[str]) -> str | None:
     """Return what was probably meant, or where it says what is possible."""
     context = getattr(error, "ctx", None)
     is_command = context is not None and context.parent is None

@@ -85,7 +85,7 @@ class Failures:
         """Apply the settings."""
         self.as_json, self.verbose, self.quiet, self.settled = as_json, verbose, quiet, True
 
-    def guess(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+    def settle_without_settings(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         """Settle without settings: a command line that cannot be parsed may still ask for JSON."""
         form = environment.get(OUTPUT_VARIABLE, "")
         for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
@@ -101,15 +101,15 @@ class Failures:
         self._is_unprinted = self._is_unprinted or isinstance(error, OutputError)
         if isinstance(error, ResnapError):
             hint = error.hint or (_DAMAGE_HINT if isinstance(error, DataError) else None)
-            self.tell(str(error), exit_code=error.exit_code, kind=type(error).__name__, hint=hint,
+            self.print_error(str(error), exit_code=error.exit_code, kind=type(error).__name__, hint=hint,
                       fields=_fields(error))  # fmt: skip
         elif isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("resnap"):
-            self.tell(
+            self.print_error(
                 f"{error.name} is not installed here", exit_code=FAILED, kind="NotInstalledError", hint=_WHOLE_HINT
             )
         else:
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            self.tell(text, exit_code=FAILED, kind="InternalError", hint=None if self.verbose else _BUG_HINT)
+            self.print_error(text, exit_code=FAILED, kind="InternalError", hint=None if self.verbose else _BUG_HINT)
         if self.verbose and not isinstance(error, ResnapError) and not self.as_json:
             self._print("".join(traceback.format_exception(error)).rstrip("\n"))
 
@@ -126,7 +126,7 @@ class Failures:
         if more and not (self.as_json or self.verbose):
             self._print(f"error: {some(more, 'more error')} like these; --output json has each")
 
-    def tell(
+    def print_error(
         self,
         message: str,
         *,

@@ -54,7 +54,7 @@ def code_of_interrupt(heard: Sequence[int] = _HEARD) -> int:
     return TERMINATED if heard[:1] == [signal.SIGTERM] else INTERRUPTED
 
 
-def heed_interrupts() -> None:
+def handle_interrupts() -> None:
     """Handle the signals in this process; signals that the caller ignores, as ``nohup`` does, stay ignored.
 
     Raises:
@@ -104,7 +104,7 @@ def _watch(read: int) -> None:
             signal.pthread_kill(threading.main_thread().ident or 0, _WAKES_UP)
         time.sleep(_AGAIN_S)
         heard += _interrupts(read, 0)
-    _end_as_it_stands(code_of_interrupt(heard))
+    _exit_at_once(code_of_interrupt(heard))
 
 
 def _count(heard: Sequence[int]) -> int:
@@ -125,7 +125,7 @@ def forget_the_interrupt() -> None:
     exec("")  # noqa: S102 - nothing
 
 
-def _end_as_it_stands(code: int) -> NoReturn:
+def _exit_at_once(code: int) -> NoReturn:
     """End the process without waiting for its threads, which Python's own exit would do."""
     with suppress(OSError):
         os.write(sys.stderr.fileno(), b"interrupted, without an orderly end\n")

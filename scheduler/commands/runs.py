@@ -36,7 +36,7 @@ def _seconds(value: object) -> str:
     return human_duration(value) if isinstance(value, float) else ""
 
 
-def _took_s(run: Run) -> float | None:
+def _duration_s(run: Run) -> float | None:
     return None if run.started_ms is None or run.finished_ms is None else (run.finished_ms - run.started_ms) / 1000
 
 
@@ -51,7 +51,7 @@ class RunRow(TypedDict):
     created: Annotated[str, instant_of("created_ms"), Column(title="ASKED FOR")]
     started: Annotated[str | None, instant_of("started_ms")]
     finished: Annotated[str | None, instant_of("finished_ms")]
-    seconds: Annotated[float | None, _took_s, Column(title="TOOK", right=True, show=_seconds)]
+    seconds: Annotated[float | None, _duration_s, Column(title="TOOK", right=True, show=_seconds)]
     topics: Annotated[list[str], "request.chosen", Column(title="TOPICS", show=_names, extra=True)]
     error: Annotated[str | None, lambda run: run.errors[0].message if run.errors else None, Column(title="ERROR")]
 

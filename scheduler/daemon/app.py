@@ -21,7 +21,7 @@ from resnap.scheduler.api.middleware import LOGIN_PATH, audited, checked, counte
 from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problem_kinds import KINDS, InvalidRequestError, MethodNotAllowedError
 from resnap.scheduler.api.problems import error_response
-from resnap.scheduler.settings.values import meant
+from resnap.scheduler.settings.values import did_you_mean
 from resnap.scheduler.web import administration, login, overview, producers, rendering
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import runs as run_pages
@@ -88,7 +88,9 @@ async def _no_other_parameters(request: Request) -> None:
     known = set(_parameters(request.scope["route"].dependant))
     for name in request.query_params:
         if name not in known:
-            raise InvalidRequestError(f"query {name[:100]}: there is no such parameter", hint=meant(name[:100], known))
+            raise InvalidRequestError(
+                f"query {name[:100]}: there is no such parameter", hint=did_you_mean(name[:100], known)
+            )
 
 
 def _parameters(dependant: Dependant) -> Iterator[str]:

@@ -72,7 +72,7 @@ def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str],
                 releases = releases_of(settings.kafka_version, settings.metadata, cluster)
         except ClusterError as error:
             unanswered = str(error)
-    answers = topic_answers(brokers, places, unanswered=unanswered, wants=is_meant(settings))
+    answers = topic_answers(brokers, places, unanswered=unanswered, wants=is_selected(settings))
     return FleetStatus(brokers=brokers, topics=list(answers), unanswered=unanswered, releases=releases)
 
 
@@ -89,7 +89,7 @@ def collected(settings: Settings, collector: Collector) -> Sequence[BrokerReplic
     return collector.collect(settings.fleet)
 
 
-def is_meant(settings: Settings) -> Callable[[str], bool]:
+def is_selected(settings: Settings) -> Callable[[str], bool]:
     """Return whether the settings select a topic; unless they name topics, those that brokers never tier are not."""
     scope = Scope(sources=(), topics=settings.topics, exclude_topics=settings.exclude_topics)
     return lambda topic: scope.wants(topic) and (bool(scope.topics) or topic not in NEVER_TIERED)

@@ -120,18 +120,18 @@ def _run_cache(planner: Planner, context: Context) -> RunCache | None:
     )
 
 
-def journal_of(settings: Settings, clock: Clock, url: str, complain: Callable[[str], None]) -> VerificationJournal:
+def journal_of(settings: Settings, clock: Clock, url: str, warn: Callable[[str], None]) -> VerificationJournal:
     """Return the journal of the verification of the store at ``url``, with an interrupted run's entries.
 
     Raises:
         UsageError: the state directory is not a directory of this machine, or is inside a broker's log dir.
 
     """
-    directory = _state_directory(settings, complain)
-    return VerificationJournal.open(directory, url, now_ms=clock.now_ms(), fresh=settings.fresh, complain=complain)
+    directory = _state_directory(settings, warn)
+    return VerificationJournal.open(directory, url, now_ms=clock.now_ms(), fresh=settings.fresh, warn=warn)
 
 
-def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Path | None:
+def _state_directory(settings: Settings, warn: Callable[[str], None]) -> Path | None:
     """Return the state directory; the default one is not used inside a broker's log dir."""
     directory = state_directory(settings, process_environment())
     log_dir = None if directory is None else log_dir_around(directory)
@@ -141,7 +141,7 @@ def _state_directory(settings: Settings, complain: Callable[[str], None]) -> Pat
     hint = "a broker does not start with an unknown directory in its log dir: give --state-dir, a place outside"
     if settings.state_dir is not None:
         raise UsageError(trouble, hint=hint)
-    complain(f"the results of this run are not kept for later runs: {trouble}; {hint}")
+    warn(f"the results of this run are not kept for later runs: {trouble}; {hint}")
     return None
 
 

@@ -168,7 +168,7 @@ class LineProgress(TrackedProgress):
         """Print the final state, unless it was; nothing if there was nothing to do."""
         state = self.state()
         if state.bytes_expected or state.size_bytes or (state.segments and self._written_s):
-            self._write_unless_said(state, is_over=True)
+            self._write_if_new(state, is_over=True)
 
     def _write_sometimes(self, state: ProgressState) -> None:
         if state.phase in _BEFORE_WORK and state.phase != self._said_phase:
@@ -178,9 +178,9 @@ class LineProgress(TrackedProgress):
         is_survey = state.task in _SURVEYS  # which may begin with a long listing
         if state.elapsed_s - self._written_s >= LINE_INTERVAL_S and (state.segments_expected or is_survey):
             self._written_s = state.elapsed_s
-            self._write_unless_said(state, is_over=False)
+            self._write_if_new(state, is_over=False)
 
-    def _write_unless_said(self, state: ProgressState, *, is_over: bool) -> None:
+    def _write_if_new(self, state: ProgressState, *, is_over: bool) -> None:
         read = (state.segments, state.size_bytes)
         if not state.is_complete:
             self._write(state)

@@ -21,7 +21,7 @@ from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.settings.layers import line_of
 from resnap.scheduler.settings.loading import load_settings, settings_file
 from resnap.scheduler.settings.service import RUN_SETTINGS
-from resnap.scheduler.settings.values import meant
+from resnap.scheduler.settings.values import did_you_mean
 from resnap.storage.disk import is_directory
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.log.names import parse_partition_dir_name
@@ -118,7 +118,7 @@ def check_schedule(spec: ScheduleSpec) -> None:
     verb = verb_of(spec.run)
     verb.given(spec.settings)
     if strange := sorted(spec.settings.keys() - RUN_SETTINGS - verb.of_runs.keys()):
-        hint = meant(strange[0], RUN_SETTINGS | verb.of_runs.keys())
+        hint = did_you_mean(strange[0], RUN_SETTINGS | verb.of_runs.keys())
         raise UsageError(f"{strange[0]!r} cannot be set for one schedule", hint=hint)
     if verb.reads == "cluster" and spec.sources:
         raise UsageError(f"{spec.run} takes no `sources`: bootstrap-server counts")

@@ -101,7 +101,7 @@ class Schedules:
             executors={"default": ThreadPoolExecutor(_MOST_AT_ONCE)},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
         )
-        self._scheduler.add_listener(self._hear, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
+        self._scheduler.add_listener(self._on_event, EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES | EVENT_JOB_ERROR)
 
     def start(self, specs: Iterable[ScheduleSpec]) -> None:
         """Start the clock."""
@@ -245,7 +245,7 @@ class Schedules:
             last=self._last(spec.name),
         )
 
-    def _hear(self, event: JobEvent) -> None:
+    def _on_event(self, event: JobEvent) -> None:
         self._observer.scheduler_event(_EVENTS[event.code], event.job_id, str(getattr(event, "exception", "") or ""))
 
 

@@ -30,7 +30,14 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from resnap.scheduler.settings.values import duration_text, meant, parse_duration, parse_size, size_text, split_list
+from resnap.scheduler.settings.values import (
+    did_you_mean,
+    duration_text,
+    parse_duration,
+    parse_size,
+    size_text,
+    split_list,
+)
 
 DEFAULT_ORIGIN: Final = "default"
 FLAG_ORIGIN: Final = "flag"
@@ -146,7 +153,7 @@ class KnownKeys(BaseModel):
 
 
 def _unknown(key: str, known: Iterable[str]) -> PydanticCustomError:
-    return PydanticCustomError(UNKNOWN_KEY, "there is no such key; {meant}", {"meant": meant(key, known)})
+    return PydanticCustomError(UNKNOWN_KEY, "there is no such key; {meant}", {"meant": did_you_mean(key, known)})
 
 
 class SettingGroup(BaseModel):

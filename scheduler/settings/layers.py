@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.settings.declaration import FLAG_ORIGIN, GIVEN_ORIGINS, RUN_ORIGIN, Given, Layer, Steps
 from resnap.scheduler.settings.service import FleetEntry, ScheduleSpec
 from resnap.scheduler.settings.settings import DECLARED
-from resnap.scheduler.settings.values import meant
+from resnap.scheduler.settings.values import did_you_mean
 from resnap.storage.errors import ConfigurationError, FormatError, UsageError, in_file
 from resnap.storage.log.properties import read_properties
 
@@ -300,13 +300,13 @@ def _where_it_belongs(name: str) -> str:
     for table, keys in (("schedules", ScheduleSpec.model_fields), ("fleet", FleetEntry.model_fields)):
         if name.removeprefix(f"{table}_") in keys:  # also of a table [schedules]
             return f"it is a key of tables [[{table}]]"
-    return meant(name.replace("_", "-"), (declared.replace("_", "-") for declared in DECLARED), _LIST)
+    return did_you_mean(name.replace("_", "-"), (declared.replace("_", "-") for declared in DECLARED), _LIST)
 
 
 def resembling_variable(variable: str) -> str:
     """Return which variable may have been meant where ``variable`` sets nothing."""
     name = setting_name(variable.removeprefix(ENVIRONMENT_PREFIX))
-    return meant(name.upper(), map(str.upper, DECLARED), _LIST, ENVIRONMENT_PREFIX)
+    return did_you_mean(name.upper(), map(str.upper, DECLARED), _LIST, ENVIRONMENT_PREFIX)
 
 
 def _error_text(error: OSError) -> str:

@@ -67,14 +67,14 @@ def cluster_layer(cluster: Cluster) -> tuple[Layer, tuple[str, ...]]:
     layer = Layer()
     warnings = [broker.error for broker in brokers if broker.error is not None]
     for name in _NAMES:
-        said = [value for value in (_said(broker, name) for broker in brokers) if value is not None]
+        said = [value for value in (_effective_value(broker, name) for broker in brokers) if value is not None]
         if said:
             layer[KAFKA_PROPERTIES[name]] = max(said, key=lambda given: int(str(given.value)))
             warnings += _difference(name, said)
     return layer, tuple(warnings)
 
 
-def _said(broker: BrokerSettings, name: str) -> Given | None:
+def _effective_value(broker: BrokerSettings, name: str) -> Given | None:
     """Return what a broker uses; for expiration one before 3.4 uses that of transactional ids."""
     origin = f"broker {broker.broker_id} of the running cluster"
     if name == EXPIRATION and name not in broker.values and TRANSACTIONAL_EXPIRATION in broker.values:

@@ -139,7 +139,7 @@ def parse_moment(text: str, now_ms: int) -> int:
     return milliseconds(_zoned(at))
 
 
-def meant(name: str, possible: Iterable[str], where: str | None = None, prefix: str = "") -> str:
+def did_you_mean(name: str, possible: Iterable[str], where: str | None = None, prefix: str = "") -> str:
     """Return which of the ``possible`` names is most like ``name``; if none is, ``where`` they are, or all of them."""
     known = sorted(possible)
     if close := difflib.get_close_matches(name, known, n=1):

@@ -14,7 +14,14 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK
 from resnap.scheduler.cli.flags import CLUSTER, TOPIC
 from resnap.scheduler.fleet.collecting import Collector
-from resnap.scheduler.fleet.status import FleetBrokerRow, FleetStatus, FleetTopicRow, collected, fleet_status, is_meant
+from resnap.scheduler.fleet.status import (
+    FleetBrokerRow,
+    FleetStatus,
+    FleetTopicRow,
+    collected,
+    fleet_status,
+    is_selected,
+)
 from resnap.scheduler.job.contract import Reported, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.answer import answer_of, fault_rows_if, faults_line, turn_on_lines, why_of
@@ -199,7 +206,7 @@ def run_gate(request: GateAsked, context: Context) -> Iterator[Result]:
             places=places,
             min_in_sync={name: int(one[_MIN]) for name, one in described.items() if one.get(_MIN, "").isdecimal()},
             findings=findings,
-            wants=is_meant(settings),
+            wants=is_selected(settings),
         )
     yield from results(gate.obstacles(), gate.unknown())
 

@@ -93,7 +93,7 @@ class Beginning:
 
 
 @dataclass(slots=True)
-class _Said:
+class _Messages:
     """Messages while the topics are collected."""
 
     warnings: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ def begin_cluster(
         LogDirError: the metadata cannot be written.
 
     """
-    said = _Said()
+    said = _Messages()
     for topic in sorted(lost):
         said.left_out.append(topic)
         said.faults.append(_left_out(topic))
@@ -165,11 +165,11 @@ def check_beginning(
         StoreError: the store failed.
 
     """
-    _topics(beginning, found, lost, sources, _Said())
+    _topics(beginning, found, lost, sources, _Messages())
 
 
 def _topics(
-    beginning: Beginning, found: Sequence[Restoration], lost: Collection[str], sources: Sources, said: _Said
+    beginning: Beginning, found: Sequence[Restoration], lost: Collection[str], sources: Sources, said: _Messages
 ) -> list[NewTopic]:
     store = tiered_part(beginning.url, sources).store
     by_topic: dict[str, list[Restoration]] = defaultdict(list)
@@ -198,7 +198,7 @@ def _left_out(topic: str) -> VerificationError:
     )
 
 
-def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assignment, said: _Said) -> NewTopic:
+def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assignment, said: _Messages) -> NewTopic:
     name = partitions[0].topic_partition.topic
     there = {partition.topic_partition.partition: partition for partition in partitions}
     count = max(settings.partitions or 0, max(there) + 1)

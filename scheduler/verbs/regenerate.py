@@ -23,7 +23,7 @@ from resnap.storage.errors import FileGoneError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.staging_area import ComparedFile, StagingArea, depended_on, print_segment, prints_of
 from resnap.tiering.lost_leader import right_indexes
-from resnap.tiering.staged import lies_beside
+from resnap.tiering.staged import is_beside_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,7 +91,7 @@ def view_of(request: Asked, context: Context) -> View[Any]:
 def _refuse_replacing(planned: Iterable[Planned], sink_url: str) -> None:
     """Refuse to put a snapshot into the place of one that a broker could load."""
     for plan in planned:
-        if lies_beside(sink_url, plan.selected):
+        if is_beside_segments(sink_url, plan.selected):
             there = next((boundary.existing for boundary in plan.plan.boundaries if boundary.existing), None)
             if there is not None:
                 raise UsageError(f"{there} would be replaced",

@@ -23,7 +23,7 @@ from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN
 from resnap.scheduler.verbs.new_cluster import NewCluster
 from resnap.scheduler.verbs.planned import AND_DO_IT, MOST_NAMED
-from resnap.storage.disk import dress_of
+from resnap.storage.disk import attributes_of
 from resnap.storage.errors import StoreError, VerificationError
 from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.throttle import Throttle
@@ -203,7 +203,7 @@ def restoring_copier(
             yield Copier(throttle=Throttle(bytes_per_s=settings.bwlimit), threads=threads, at_once=settings.parallel)
         return
     for log_dir in into:
-        engine.check_reach(sources, log_dir.as_uri(), replace(dress_of(log_dir), mode=FILE_MODE, mtime_ns=None))
+        engine.check_reach(sources, log_dir.as_uri(), replace(attributes_of(log_dir), mode=FILE_MODE, mtime_ns=None))
     asked = settings.parallel if settings.origin("parallel") != DEFAULT_ORIGIN else None
     pool: TaskPool[Any, Any]
     with (
@@ -228,7 +228,7 @@ def replaced_snapshots(planner: Planner, progress: Progress, scope: Scope) -> It
 def _wrong_snapshots(planner: Planner, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
     sources = planner.engine.reading.sources
     check = StoreCheck(part=tiered_part(scope.sources[0], sources), scope=scope, planner=planner, sources=sources)
-    if check.part.layout.tells_digests:
+    if check.part.layout.has_digests:
         return
     reader = StoreReader(store=check.part.store, listing=check.listing, sources=sources)
     # The executors of a cluster cannot write into a directory of this machine.

@@ -36,7 +36,7 @@ from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.deleting import Limits, PartitionRetention, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import lease_place, leased
-from resnap.tiering.shipping.retained import RetentionNote, note_retained, retained_key, retained_topics
+from resnap.tiering.shipping.retained import RetentionRecord, retained_key, retained_topics, write_retention_record
 
 _HIDDEN: Final = (
     "run again; if the object was not shipped just now, the store's listings are incomplete, and a deletion based on "
@@ -133,18 +133,18 @@ def _delete(
 def _note(store: ObjectStore, one: PartitionRetention) -> None:
     """Note first where the log starts then: nothing of it is shipped again, wherever the deletion is ended."""
     last = one.beyond[-1]
-    left = RetentionNote(
+    left = RetentionRecord(
         log_start_offset=last.facts.next_base_offset,
         last_base_offset=last.facts.base_offset,
         last_log_bytes=last.facts.log_bytes,
     )
     key = retained_key(one.cluster_id, one.topic_partition, one.topic_id)
-    note_retained(store, key, left)
+    write_retention_record(store, key, left)
 
 
 def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) -> list[StoredManifest]:
     """Return the manifests in scope, but for those of partitions where one is broken or was not listed."""
-    if not part.layout.tells_digests:
+    if not part.layout.has_digests:
         raise _for_brokers(part.store, part.layout.name)
     listing = part.layout.listing(part.store, scope.wants, part.within)
     manifests: list[StoredManifest] = []

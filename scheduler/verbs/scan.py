@@ -50,9 +50,9 @@ from resnap.tiering.selection import (
     Scope,
     high_watermark_of,
     joined_once,
-    looked_at,
     select,
     warn_unmatched,
+    with_progress,
 )
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def scanned(
                     known_faults=faults(selected),
                 ),
             )
-            for selected in looked_at(selection.partitions, progress)
+            for selected in with_progress(selection.partitions, progress)
         ),
         (Unread(faults=(problem.error,), partly_done=True) for problem in selection.problems),
     )

@@ -59,7 +59,7 @@ from resnap.storage.words import agreeing, counted, human_bytes, human_count, se
 from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, Reason
 from resnap.tiering.planner import TierOrder
-from resnap.tiering.selection import looked_at
+from resnap.tiering.selection import with_progress
 from resnap.tiering.tier import Ended, Left, TieredPartition, TierWork, left_to_ship, plans_of, tier
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _stops(planner: Planner, left: Left, starts: Mapping[Place, BrokerStart], co
     found: dict[Reason, list[tuple[SelectedPartition, Refusal]]] = {}
     known = {order.topic_partition: order.left.candidates.high_watermark for order in left.orders}
     with context.progress("judge") as (progress,):
-        for selected in looked_at([order.selected for order in left.orders], progress):
+        for selected in with_progress([order.selected for order in left.orders], progress):
             start = starts[selected.inventory.partition.path]
             judged = planner.judge(selected, known[selected.topic_partition], start)
             blocking = () if judged.candidates.blocking is None else (judged.candidates.blocking,)

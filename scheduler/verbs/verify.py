@@ -34,7 +34,7 @@ from resnap.storage.sources.log_dirs import layout_at
 from resnap.storage.stores.urls import is_store_url, without_slash
 from resnap.storage.words import agreeing, human_bytes, human_count, second, some
 from resnap.tiering.judging.planning import can_be_tiered
-from resnap.tiering.selection import looked_at, nothing_in
+from resnap.tiering.selection import nothing_in, with_progress
 from resnap.tiering.staged import check_staged
 from resnap.tiering.store_check import fault_of, store_groups
 from resnap.tiering.stored_snapshots import SnapshotCheck
@@ -132,7 +132,7 @@ def _of_log_dirs(request: Asked, context: Context) -> Iterator[Result]:
     with context.progress("plan") as (progress,):
         planned = [
             planner.comparison(partition, request.snapshots)
-            for partition in looked_at(selection.partitions, progress)
+            for partition in with_progress(selection.partitions, progress)
             if can_be_tiered(partition.inventory)
         ]
     note_selection(request.scope, selection, context)

@@ -71,7 +71,7 @@ class Span(NamedTuple):
     end: int
 
 
-class Stretches:
+class StoredRanges:
     """The offsets that stored segments hold, and those over which a reader moves from one to the next."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
@@ -116,7 +116,7 @@ def chain_of(manifests: Iterable[L]) -> list[L]:
     up to the highest end to which segments lead.
     """
     found = list(manifests)
-    reached = Stretches(Span(segment.base_offset, segment.next_base_offset) for segment in found).reached
+    reached = StoredRanges(Span(segment.base_offset, segment.next_base_offset) for segment in found).reached
     chain: list[L] = []
     from_the_top = sorted(enumerate(found), key=lambda one: (one[1].next_base_offset, one[0]), reverse=True)
     for _, next_below in from_the_top:

@@ -36,10 +36,10 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.segments import (
     BrokersObject,
+    PartitionFacts,
     Rewritten,
     SegmentFiles,
     StoredManifest,
-    Vouched,
     check_key_length,
     known_topic_id,
 )
@@ -403,7 +403,7 @@ class LocalTiered:
     name: str = "local-tiered"
     folders: int = 2
     is_plain_copy: bool = False
-    tells_digests: bool = False
+    has_digests: bool = False
     remedy_when_verified: str = REMEDY
     needed_parts: frozenset[str] = NEEDED
     """All but the transaction index."""
@@ -449,9 +449,11 @@ class LocalTiered:
             incomplete=incomplete,
         )
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> PartitionFacts:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
-        return Vouched(leader_epochs=tuple(segment.sibling(_CHECKPOINT) for segment in partition.segments), digests={})
+        return PartitionFacts(
+            leader_epochs=tuple(segment.sibling(_CHECKPOINT) for segment in partition.segments), digests={}
+        )
 
     def replacements(
         self,

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
         BrokersObject,
         Deletion,
         NewSegment,
-        Place,
+        PartitionFacts,
         Rewritten,
         RightParts,
+        SegmentIdentity,
         SegmentObjects,
         ShippedSegment,
         StoredManifest,
         Unnamed,
-        Vouched,
     )
     from resnap.storage.log.log_dir import Incomplete, LogDir
     from resnap.storage.log.names import TopicPartition
@@ -126,7 +126,7 @@ class Tiered(Protocol):
         ...
 
     @property
-    def tells_digests(self) -> bool:
+    def has_digests(self) -> bool:
         """Whether manifests have digests of all objects; else objects can only be compared with each other."""
         ...
 
@@ -151,7 +151,7 @@ class Tiered(Protocol):
         """
         ...
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> PartitionFacts:
         """Return what manifests record of ``partition``, one of ``log_dir`` of ``store``, beyond the log dir.
 
         Raises:
@@ -251,7 +251,7 @@ class Layout(Tiered, Protocol):
         """
         ...
 
-    def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
+    def segment_of_manifest(self, info: ObjectInfo, topic: str) -> SegmentIdentity | None:
         """Return which segment a manifest below ``topic``'s prefix belongs to; None for other objects."""
         ...
 

@@ -118,7 +118,7 @@ class SegmentObjects:
     """Last of all: it makes the segment visible."""
 
 
-class Place(NamedTuple):
+class SegmentIdentity(NamedTuple):
     """The segment that a manifest belongs to, by its key."""
 
     partition: int
@@ -170,7 +170,7 @@ class StoredManifest:
     """What is wrong with its metadata."""
 
 
-class Vouched(NamedTuple):
+class PartitionFacts(NamedTuple):
     """The facts of a partition in manifests, beyond those of a log dir."""
 
     leader_epochs: tuple[str, ...]

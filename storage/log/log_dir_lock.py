@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import digest_of_file, dress_of, is_there, readable
+from resnap.storage.disk import attributes_of, digest_of_file, is_there, readable
 from resnap.storage.errors import LogDirError, LogDirInUseError
 from resnap.storage.log.log_dir import CLEAN_SHUTDOWN
 
@@ -291,7 +291,7 @@ def find_shutdown_mark(log_dir: Path) -> ShutdownMark | None:
     """
     path = log_dir / CLEAN_SHUTDOWN
     digest = digest_of_file(path)
-    return None if digest is None else ShutdownMark(digest=digest, mtime_ns=dress_of(path).mtime_ns or 0)
+    return None if digest is None else ShutdownMark(digest=digest, mtime_ns=attributes_of(path).mtime_ns or 0)
 
 
 def refuse_running(log_dir: Path) -> None:

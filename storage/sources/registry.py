@@ -63,7 +63,7 @@ def manifests_above(url: str, sources: Sources) -> str | None:
 
     """
     above, _, folder = url.rpartition("/")
-    return above if folder == ROOT and layout_in(sources.store(above)).tells_digests else None
+    return above if folder == ROOT and layout_in(sources.store(above)).has_digests else None
 
 
 def brokers_layout(key: str) -> Tiered | None:

@@ -71,7 +71,7 @@ _UNASKED_BYTES: Final = 64 << 10
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
-class _Place(TypedDict, total=False):
+class _Location(TypedDict, total=False):
     Bucket: Required[str]
     Key: Required[str]
     Range: str
@@ -477,7 +477,7 @@ class S3ObjectStore:
 
     def _answer(self, key: str, start: int, end: int | None, etag: str | None) -> GetObjectOutputTypeDef | None:
         """Request [``start``, ``end``) of the version ``etag``; None if the object ends before ``start``."""
-        place: _Place = {"Bucket": self._bucket, "Key": self._prefix + key}
+        place: _Location = {"Bucket": self._bucket, "Key": self._prefix + key}
         if start or end is not None:
             place["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         if etag is not None:

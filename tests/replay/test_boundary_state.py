@@ -14,7 +14,7 @@ from resnap.replay.boundary_state import (
     boundary_state,
     fewest,
     idle_state,
-    undoubted_state,
+    quick_boundary_state,
 )
 from resnap.replay.evidence import BoundaryEvidence
 from resnap.replay.kernel.summary import NONE
@@ -284,7 +284,7 @@ def test_what_is_beyond_doubt_is_what_the_whole_judgement_gives(
     table = ProducerTable(strategies.EXPIRY.certain_silence_ms)
     for part in cuts(events, points):
         table.append(piece_of(part, strategies.EXPIRY.certain_silence_ms))
-        quick = undoubted_state(table, plan, run, boundary, as_of_ms, oldest_clock_ms=oldest_clock_ms)
+        quick = quick_boundary_state(table, plan, run, boundary, as_of_ms, oldest_clock_ms=oldest_clock_ms)
         rows = table.rows()
         found = boundary_state(rows, plan, run, boundary, as_of_ms, oldest_clock_ms=oldest_clock_ms)
         if quick is not None:
@@ -300,7 +300,7 @@ def test_nothing_is_asked_twice_of_a_run_without_doubt() -> None:
     table = ProducerTable(strategies.EXPIRY.certain_silence_ms)
     table.append(piece_of([batch(sequence=0, pid=pid) for pid in (9, 3, 5)], EXPIRY.certain_silence_ms))
     run = Run(start=0, end=1)
-    found = undoubted_state(table, a_plan(0), run, a_boundary(), NOW_MS)
+    found = quick_boundary_state(table, a_plan(0), run, a_boundary(), NOW_MS)
     assert found is not None
     assert found.entries["producer_id"].tolist() == [3, 5, 9]
 

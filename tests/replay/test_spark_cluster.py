@@ -79,7 +79,7 @@ def busy(hour: int) -> list[Event]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class BlockPosition:
     """Where a test works: its directory, and the store."""
 
     directory: Path
@@ -131,8 +131,8 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path, s3_client: S3Client, s3_bucket: str, s3_endpoint: str) -> Place:
-    made = Place(directory=tmp_path, client=s3_client, bucket=s3_bucket, endpoint=s3_endpoint)
+def place(tmp_path: Path, s3_client: S3Client, s3_bucket: str, s3_endpoint: str) -> BlockPosition:
+    made = BlockPosition(directory=tmp_path, client=s3_client, bucket=s3_bucket, endpoint=s3_endpoint)
     segments = [[*transactions(hour, pids=range(40)), *busy(hour)] for hour in range(SEGMENTS)]
     for name in ("one-0", "two-0"):
         a_partition(tmp_path / "logs", segments, name=name)
@@ -140,7 +140,7 @@ def place(tmp_path: Path, s3_client: S3Client, s3_bucket: str, s3_endpoint: str)
     return made
 
 
-def on(cluster: Cluster, place: Place) -> list[str]:
+def on(cluster: Cluster, place: BlockPosition) -> list[str]:
     """Give the flags that replay on ``cluster`` and leave Spark's own record of it."""
     events = place.directory / "events"
     events.mkdir()
@@ -159,7 +159,7 @@ def on(cluster: Cluster, place: Place) -> list[str]:
     return ["--spark-master", cluster.url, *(f"--spark-conf={key}={value}" for key, value in conf.items())]
 
 
-def recorded(place: Place, event: str) -> list[dict[str, Any]]:
+def recorded(place: BlockPosition, event: str) -> list[dict[str, Any]]:
     """Give the events of a kind from Spark's own record."""
     files = [
         path for path in (place.directory / "events").rglob("*") if path.is_file() and "appstatus" not in path.name
@@ -168,7 +168,7 @@ def recorded(place: Place, event: str) -> list[dict[str, Any]]:
     return [line for line in lines if line["Event"] == f"SparkListener{event}"]
 
 
-def scanning_stages(place: Place) -> set[int]:
+def scanning_stages(place: BlockPosition) -> set[int]:
     """Give the stages whose blocks are kept: those that scan."""
     return {
         told["Stage Info"]["Stage ID"]
@@ -177,7 +177,9 @@ def scanning_stages(place: Place) -> set[int]:
     }
 
 
-def test_executors_read_and_write_a_store_and_the_driver_touches_no_segment(place: Place, tmp_path: Path) -> None:
+def test_executors_read_and_write_a_store_and_the_driver_touches_no_segment(
+    place: BlockPosition, tmp_path: Path
+) -> None:
     with a_cluster(tmp_path / "cluster", workers=2, environment=CREDENTIALS) as cluster:
         answer, opened = place.regenerate("spark", *on(cluster, place))
     expected, _ = place.regenerate("local", "--engine", "local")
@@ -209,7 +211,7 @@ def at_first_read_of_a_segment(act: Callable[[], None]) -> Iterator[None]:
         yield
 
 
-def test_an_executor_killed_in_the_middle_costs_time_and_nothing_else(place: Place, tmp_path: Path) -> None:
+def test_an_executor_killed_in_the_middle_costs_time_and_nothing_else(place: BlockPosition, tmp_path: Path) -> None:
     killed: list[int] = []
 
     def kill() -> None:

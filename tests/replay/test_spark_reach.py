@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay.spark.reach import _mark, _Question, is_reached, one_of_each_root
-from resnap.storage.disk import Dress
+from resnap.storage.disk import FileAttributes
 from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.stores.memory import MemoryObjectStore
 
@@ -45,8 +45,8 @@ def test_what_was_asked_for_a_moment_ago_is_not_asked_for_again() -> None:
 def test_an_executor_writes_beside_a_mark_and_leaves_nothing(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     mark.write_bytes(b"")
-    dress = Dress(mode=0o644, user_id=os.getuid(), group_id=os.getgid())
-    assert list(_Question((str(mark),), None, PLAIN, str(mark), dress).answers(0)) == []
+    attributes = FileAttributes(mode=0o644, user_id=os.getuid(), group_id=os.getgid())
+    assert list(_Question((str(mark),), None, PLAIN, str(mark), attributes).answers(0)) == []
     assert list(tmp_path.iterdir()) == [mark]
     full = Path("/proc/self/status")  # beside which nothing can be written
     assert [locator for locator, _ in _Question((str(full),), None, PLAIN, str(full)).answers(0)] == [str(full)]

@@ -47,8 +47,8 @@ def _stepping(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name in ("create", "dress", "sync", "rename", "remove", "make_directory", "remove_directory", "dress_directory",
-              "set_directory_time", "sync_directory"):  # fmt: skip
+for _name in ("create", "set_attributes", "sync", "rename", "remove", "make_directory", "remove_directory",
+              "set_directory_attributes", "set_directory_time", "sync_directory"):  # fmt: skip
     setattr(WatchedDisk, _name, _stepping(_name))
 
 

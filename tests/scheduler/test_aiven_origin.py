@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.storage.layouts.aiven.members import origin_key, place_of_origin
+from resnap.storage.layouts.aiven.members import origin_key, segment_key_of_origin
 from tests.scheduler.files import flip, tree
 from tests.scheduler.shipped import files_of
 from tests.scheduler.test_aiven_tier import ENCRYPTED, PLAIN, form_of, key_of, objects
@@ -96,7 +96,7 @@ def test_gc_leaves_it_while_its_segment_is_there_and_then_takes_it(command: Resn
     assert files_of(store) == before
     first, second, *_ = origins(store)
     for origin, suffixes in ((first, ("log", "indexes", "rsm-manifest")), (second, ("rsm-manifest",))):
-        place = place_of_origin(str(origin.relative_to(store)))
+        place = segment_key_of_origin(str(origin.relative_to(store)))
         assert place is not None
         assert store / origin_key(place.key) == origin
         for suffix in suffixes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 
-from resnap.scheduler.cli.interrupts import heed_interrupts
+from resnap.scheduler.cli.interrupts import handle_interrupts
 from tests.scheduler.scenes import Scene
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _run(place: Scene, at_step: Callable[[int], None], steps_to: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the parent of the tests ignores it
         # Interrupted between the opening of a directory and the block that closes it, Python closes it, and warns.
         warnings.simplefilter("ignore", ResourceWarning)
-        heed_interrupts()
+        handle_interrupts()
         sys.addaudithook(count_step)
         code = place.run()
         said = place.output

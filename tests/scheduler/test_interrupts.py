@@ -24,9 +24,9 @@ PROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
 WAITING: Final = """
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from resnap.scheduler.cli.interrupts import heed_interrupts
+from resnap.scheduler.cli.interrupts import handle_interrupts
 
-heed_interrupts()
+handle_interrupts()
 here, _there = socket.socketpair()
 with ThreadPoolExecutor(2) as threads:
     begun = [threads.submit(here.recv, 1) for _ in range(2)]
@@ -40,9 +40,9 @@ with ThreadPoolExecutor(2) as threads:
 
 IN_A_CALLBACK: Final = """
 import ctypes, signal, time
-from resnap.scheduler.cli.interrupts import heed_interrupts
+from resnap.scheduler.cli.interrupts import handle_interrupts
 
-heed_interrupts()
+handle_interrupts()
 call = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGTERM))
 try:
     call()
@@ -175,7 +175,7 @@ def test_an_interrupt_that_comes_while_c_calls_python_is_handled_and_not_printed
 
 
 def test_other_exceptions_that_cannot_be_raised_are_still_printed() -> None:
-    script = "from resnap.scheduler.cli.interrupts import heed_interrupts; heed_interrupts()\n"
+    script = "from resnap.scheduler.cli.interrupts import handle_interrupts; handle_interrupts()\n"
     script += "class Odd:\n    def __del__(self): raise ValueError('odd')\nOdd()"
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "ValueError: odd" in ran.stderr

@@ -9,10 +9,10 @@ import pytest
 
 from resnap.storage.disk import (
     Disk,
-    Dress,
+    FileAttributes,
     FileDigest,
+    attributes_of,
     digest_of_file,
-    dress_of,
     make_directories,
     read_chunks,
     remove_file,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ABC = FileDigest(size_bytes=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
-STEPS = ("create", "write", "dress", "sync", "rename", "sync_directory")
+STEPS = ("create", "write", "attributes", "sync", "rename", "sync_directory")
 
 
 def names(directory: Path) -> list[str]:
@@ -49,8 +49,8 @@ class SlowDisk(Disk):
         return super().write(descriptor, data[:1])
 
 
-def ours(mode: int = 0o640, mtime_ns: int | None = None) -> Dress:
-    return Dress(mode=mode, user_id=os.getuid(), group_id=os.getgid(), mtime_ns=mtime_ns)
+def ours(mode: int = 0o640, mtime_ns: int | None = None) -> FileAttributes:
+    return FileAttributes(mode=mode, user_id=os.getuid(), group_id=os.getgid(), mtime_ns=mtime_ns)
 
 
 def test_a_file_has_the_bytes_the_mode_and_the_time_it_is_given(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_what_a_file_is_can_be_read_and_given_to_another(tmp_path: Path) -> None
     one.write_bytes(b"abc")
     one.chmod(0o610)
     os.utime(one, ns=(5, 7))
-    assert write_file(Disk(), other, read_chunks(one), dress_of(one)) == digest_of_file(one) == ABC
-    assert dress_of(other) == dress_of(one) == ours(0o610, 7)
+    assert write_file(Disk(), other, read_chunks(one), attributes_of(one)) == digest_of_file(one) == ABC
+    assert attributes_of(other) == attributes_of(one) == ours(0o610, 7)
 
 
 def test_a_disk_that_takes_little_at_a_time_gets_all(tmp_path: Path) -> None:

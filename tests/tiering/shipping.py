@@ -12,7 +12,7 @@ from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.staging import DirectorySink
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, manifest_place, parse_key
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, parse_key, segment_of_manifest
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.manifest import SnapshotHow, SnapshotOrigin, read_manifest
 from resnap.storage.layouts.segments import Provenance
@@ -199,7 +199,7 @@ def manifests(store: ObjectStore) -> list[Manifest]:
 
 def manifest_keys(store: ObjectStore) -> list[str]:
     """Return the keys of all manifests in ``store``."""
-    return [info.key for info in store.list() if manifest_place(info)]
+    return [info.key for info in store.list() if segment_of_manifest(info)]
 
 
 def is_manifest(key: str) -> bool:

@@ -99,7 +99,7 @@ def test_what_the_store_holds_it_copies_if_it_was_seen_to_do_that_rightly(
     store, said, sent = make(), list[str](), list[str]()
     whole = store.put_stream
     monkeypatch.setattr(store, "put_stream", lambda key, *rest, **more: (sent.append(key), whole(key, *rest, **more)))
-    delivery = Delivery(store=store, complain=said.append)
+    delivery = Delivery(store=store, warn=said.append)
     for number in range(3):
         deliver_stored(delivery, f"copy-{number}")
         assert store.get(f"copy-{number}") == BODY
@@ -117,7 +117,7 @@ def test_a_copy_that_goes_wrong_later_is_sent_and_so_are_all_that_follow() -> No
             return body if self.left >= 0 else b""
 
     store, said = Tires(), list[str]()
-    delivery = Delivery(store=store, complain=said.append)
+    delivery = Delivery(store=store, warn=said.append)
     for number in range(4):
         deliver_stored(delivery, f"copy-{number}")
         assert store.get(f"copy-{number}") == BODY

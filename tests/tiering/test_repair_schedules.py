@@ -20,7 +20,7 @@ from resnap.storage.encryption import NO_KEYS
 from resnap.storage.errors import ObjectNotFoundError, ResnapError
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_aiven
 from resnap.storage.layouts.aiven.members import INDEX_NAMES
-from resnap.storage.layouts.flat.keys import manifest_place
+from resnap.storage.layouts.flat.keys import segment_of_manifest
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest, without_claim
 from resnap.storage.layouts.segments import RightParts
 from resnap.storage.sources.registry import layout_in, layout_named
@@ -265,7 +265,7 @@ class Scene:
     def visible(self) -> list[str]:
         if self.name in {"brokers", "aiven"}:
             return [self.key]
-        return [info.key for info in self.store.list() if manifest_place(info)]
+        return [info.key for info in self.store.list() if segment_of_manifest(info)]
 
     def is_unfinished(self) -> bool:
         return any(one.is_unfinished for one in folders_in(self.store))

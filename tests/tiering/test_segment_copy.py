@@ -79,7 +79,7 @@ def test_what_is_copied_elsewhere_is_what_is_copied_here(
         sources=PLAIN,
     )
     delivery, _ = _delivery(task.store_url, task.sources, task.uploading)
-    delivery.complain("the store does not copy")
+    delivery.warn("the store does not copy")
     warnings: set[str] = set()
     expected, found = ship(order, here, layout), ship(order, there, layout, task, warnings)
     assert warnings == {"the store does not copy"}

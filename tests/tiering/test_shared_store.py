@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.keys import object_key
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.lineage import Span, Stretches, chain_of, is_one_lineage
+from resnap.storage.layouts.lineage import Span, StoredRanges, chain_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import LeaderEpoch, epochs_in, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
@@ -132,7 +132,7 @@ def take_turn(store: ObjectStore, turn: Turn, directory: Path) -> Remainder:
     for one, _ in left.order[: turn.killed_after]:
         publish(store, Span(one.base_offset, one.next_base_offset or 0), turn.epochs)
         spans = stored(store)
-        assert {span.start for span in spans} <= Stretches(spans).reached
+        assert {span.start for span in spans} <= StoredRanges(spans).reached
     return left
 
 

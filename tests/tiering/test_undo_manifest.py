@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.disk import Dress, FileDigest
+from resnap.storage.disk import FileAttributes, FileDigest
 from resnap.storage.errors import FormatError
 from resnap.storage.log.log_dir_lock import ShutdownMark
 from resnap.tiering.installing.undo import (
@@ -24,9 +24,13 @@ words = st.text(max_size=8)
 folders = st.sampled_from(["payments-0", "dash-ed.topic_1-17"])
 digests = st.builds(FileDigest, size_bytes=numbers, sha256=words)
 dresses = st.builds(
-    Dress, mode=st.integers(0, 0o7777), user_id=numbers, group_id=numbers, mtime_ns=st.integers(-(2**63), 2**63)
+    FileAttributes,
+    mode=st.integers(0, 0o7777),
+    user_id=numbers,
+    group_id=numbers,
+    mtime_ns=st.integers(-(2**63), 2**63),
 )
-old_files = st.builds(OldFile, digest=digests, dress=dresses)
+old_files = st.builds(OldFile, digest=digests, attributes=dresses)
 places = st.builds("{}/{:020d}.snapshot".format, folders, numbers)
 changes = st.one_of(
     st.builds(FileChange, place=places, old=old_files, new=st.none() | digests),

@@ -21,7 +21,7 @@ ONE = ObjectInfo(key="a/b.manifest", size_bytes=1, modified_ms=1, etag="x")
 
 
 def opened(directory: Path, *, now_ms: int = NOW_MS, fresh: bool = False) -> VerificationJournal:
-    return VerificationJournal.open(directory, "file:///s", now_ms=now_ms, fresh=fresh, complain=print)
+    return VerificationJournal.open(directory, "file:///s", now_ms=now_ms, fresh=fresh, warn=print)
 
 
 def test_what_was_noted_is_known_to_the_next_run_until_the_end(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_what_was_noted_is_known_to_the_next_run_until_the_end(tmp_path: Path) -
 
 def test_it_is_of_one_store_one_version_of_a_manifest_and_some_days(tmp_path: Path) -> None:
     opened(tmp_path).note(ONE)
-    other = VerificationJournal.open(tmp_path, "file:///t", now_ms=NOW_MS, fresh=False, complain=print)
+    other = VerificationJournal.open(tmp_path, "file:///t", now_ms=NOW_MS, fresh=False, warn=print)
     assert not other.has(ONE)
     assert not opened(tmp_path).has(ObjectInfo(key=ONE.key, size_bytes=1, modified_ms=1, etag="y"))
     assert not opened(tmp_path, now_ms=NOW_MS + KEPT_MS).has(ONE)
@@ -87,7 +87,7 @@ def test_a_pipe_in_the_place_of_its_file_is_not_waited_for(tmp_path: Path) -> No
     (path,) = tmp_path.iterdir()
     path.unlink()
     os.mkfifo(path)
-    journal = VerificationJournal.open(tmp_path, "file:///s", now_ms=NOW_MS, fresh=False, complain=said.append)
+    journal = VerificationJournal.open(tmp_path, "file:///s", now_ms=NOW_MS, fresh=False, warn=said.append)
     journal.note(ONE)
     assert len(said) == 1
     assert str(path) in said[0]

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from resnap.storage.disk import (
-    Dress,
+    FileAttributes,
     FileDigest,
+    attributes_of,
     digest_of_file,
-    dress_of,
     make_directories,
     read_chunks,
     remove_file,
@@ -334,10 +334,10 @@ class Installer:
             log_dir=str(self.log_dir),
             made_at_ms=now_ms,
             shutdown=mark,
-            folder_times_ns={folder.name: dress_of(folder).mtime_ns or 0 for folder in folders},
+            folder_times_ns={folder.name: attributes_of(folder).mtime_ns or 0 for folder in folders},
             changes=tuple(changes),
         )
-        write_file(self.disk, undo_dir / MANIFEST_FILE, [write_manifest(manifest)], _dress_of_saved(undo_dir))
+        write_file(self.disk, undo_dir / MANIFEST_FILE, [write_manifest(manifest)], _attributes_of_saved(undo_dir))
         return manifest
 
     def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> FileChange:
@@ -350,14 +350,13 @@ class Installer:
         if decision.outcome is not Outcome.INSTALLED:
             aside = undo_dir / ASIDE / place
             make_directories(self.disk, aside.parent)
-            dress = dress_of(path)
-            old = OldFile(
-                digest=write_file(self.disk, aside, read_chunks(path), _dress_of_saved(undo_dir)), dress=dress
-            )
-        digest = None
+            attributes = attributes_of(path)
+            digest = write_file(self.disk, aside, read_chunks(path), _attributes_of_saved(undo_dir))
+            old = OldFile(digest=digest, attributes=attributes)
+        new = None
         if decision.sha256 is not None:
-            digest = FileDigest(size_bytes=decision.size_bytes, sha256=decision.sha256)
-        return FileChange(place=place, old=old, new=digest)
+            new = FileDigest(size_bytes=decision.size_bytes, sha256=decision.sha256)
+        return FileChange(place=place, old=old, new=new)
 
     def apply(self, surveyed: Surveyed, done: Callable[[Decision], None]) -> None:
         """Make the changes of one partition; ``done`` is called for each.
@@ -371,17 +370,17 @@ class Installer:
             if decision.outcome is Outcome.SET_ASIDE:
                 remove_file(self.disk, surveyed.path(decision))
             else:
-                self._put(surveyed, decision, replace(dress_of(_segment_of(surveyed, decision)), mtime_ns=None))
+                self._put(surveyed, decision, replace(attributes_of(_segment_of(surveyed, decision)), mtime_ns=None))
             done(decision)
 
-    def _put(self, surveyed: Surveyed, decision: Decision, dress: Dress) -> None:
+    def _put(self, surveyed: Surveyed, decision: Decision, attributes: FileAttributes) -> None:
         path, topic_partition = surveyed.path(decision), surveyed.installation.topic_partition
         if decision.outcome is Outcome.INSTALLED and digest_of_file(path) is not None:
             hint = "another process changes the log dir despite its lock: find out which, then run again"
             raise LogDirError(f"{path} was created meanwhile", hint=hint)
         chunks = self.area.chunks(topic_partition, decision.offset, decision.kind)
         locator = self.area.locator(topic_partition, decision.offset, decision.kind)
-        write_file(self.disk, path, _as_decided(chunks, decision, locator), dress)
+        write_file(self.disk, path, _as_decided(chunks, decision, locator), attributes)
 
 
 def _segment_of(surveyed: Surveyed, decision: Decision) -> Path:
@@ -402,6 +401,6 @@ def _as_decided(chunks: Iterable[bytes], decision: Decision, locator: str) -> It
         raise VerificationError(f"{locator} has changed since it was checked", hint="run the same command again")
 
 
-def _dress_of_saved(undo_dir: Path) -> Dress:
+def _attributes_of_saved(undo_dir: Path) -> FileAttributes:
     """Return owner and mode for saved files: those of the folder, so that their owner can read them."""
-    return replace(dress_of(undo_dir), mode=KEPT_MODE, mtime_ns=None)
+    return replace(attributes_of(undo_dir), mode=KEPT_MODE, mtime_ns=None)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.disk import (
     Disk,
-    Dress,
+    FileAttributes,
     FileDigest,
+    attributes_of,
     digest_of_file,
-    dress_of,
     is_directory,
     is_there,
     read_chunks,
@@ -66,7 +66,7 @@ class OldFile:
     """A file before the installation."""
 
     digest: FileDigest
-    dress: Dress
+    attributes: FileAttributes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +148,9 @@ def _digest_row(digest: FileDigest) -> dict[str, object]:
 
 
 def _old_row(old: OldFile) -> dict[str, object]:
-    dress = old.dress
-    owner = {"userId": dress.user_id, "groupId": dress.group_id}
-    return {**_digest_row(old.digest), "mode": dress.mode, **owner, "mtimeNs": dress.mtime_ns}
+    attributes = old.attributes
+    owner = {"userId": attributes.user_id, "groupId": attributes.group_id}
+    return {**_digest_row(old.digest), "mode": attributes.mode, **owner, "mtimeNs": attributes.mtime_ns}
 
 
 def _change(item: dict[str, Any]) -> FileChange:
@@ -159,7 +159,7 @@ def _change(item: dict[str, Any]) -> FileChange:
         raise ValueError("a change of nothing")
     return FileChange(
         place=_place(item["place"]),
-        old=None if old is None else OldFile(digest=_digest(old), dress=_dress(old)),
+        old=None if old is None else OldFile(digest=_digest(old), attributes=_attributes(old)),
         new=None if new is None else _digest(new),
     )
 
@@ -168,11 +168,11 @@ def _digest(item: dict[str, Any]) -> FileDigest:
     return FileDigest(size_bytes=typed(int, item["sizeBytes"]), sha256=typed(str, item["sha256"]))
 
 
-def _dress(item: dict[str, Any]) -> Dress:
+def _attributes(item: dict[str, Any]) -> FileAttributes:
     mode = typed(int, item["mode"])
     if not 0 <= mode <= _MAX_MODE:
         raise ValueError(f"{mode} is not the mode of a file")
-    return Dress(
+    return FileAttributes(
         mode=mode,
         user_id=typed(int, item["userId"]),
         group_id=typed(int, item["groupId"]),
@@ -273,7 +273,7 @@ class Undo:
         path = self.log_dir / change.place
         found = digest_of_file(path)
         as_before = found == (change.old.digest if change.old else None)
-        if as_before and (change.old is None or dress_of(path) == change.old.dress):
+        if as_before and (change.old is None or attributes_of(path) == change.old.attributes):
             return False
         if not as_before and found != change.new:
             raise StalePlanError(
@@ -306,12 +306,12 @@ class Undo:
         if old is None:
             remove_file(self.disk, path)
         else:
-            write_file(self.disk, path, read_chunks(self.folder / ASIDE / change.place), old.dress)
+            write_file(self.disk, path, read_chunks(self.folder / ASIDE / change.place), old.attributes)
 
     def _restore_times(self) -> None:
         for name, mtime_ns in self.manifest.folder_times_ns.items():
             folder = self.log_dir / name
-            if dress_of(folder).mtime_ns != mtime_ns:
+            if attributes_of(folder).mtime_ns != mtime_ns:
                 with writable(folder):
                     self.disk.set_directory_time(folder, mtime_ns)
                     self.disk.sync_directory(folder)

@@ -122,7 +122,7 @@ def plan_replay(
     if facts.sources is not None:
         windowed = proven(windowed, partial(plan, rules=rules), partition.segments, facts.sources)
     unread = unread_below(windowed)
-    if unread is None or rules.max_reach_back_ms is not None or facts.evidence.vouches_for(unread):
+    if unread is None or rules.max_reach_back_ms is not None or facts.evidence.shows_hanging_below(unread):
         return windowed
     return plan(windowed.segments, rules=replace(rules, full=True))
 
@@ -276,7 +276,11 @@ def left_out_warning(topic_partition: TopicPartition, offset: int, left_out: Seq
 def unread_warning(plan: PartitionPlan) -> Iterator[str]:
     """Yield a warning if a limit kept batches from being read that may have begun a transaction which is still open."""
     unread = unread_below(plan)
-    if plan.rules.max_reach_back_ms is not None and unread is not None and not plan.evidence.vouches_for(unread):
+    if (
+        plan.rules.max_reach_back_ms is not None
+        and unread is not None
+        and not plan.evidence.shows_hanging_below(unread)
+    ):
         yield (
             f"{plan.topic_partition}: batches below {unread} were not read, since --max-reach-back limits it, and no"
             " snapshot shows the transactions that were open there: one that hangs since then is lacking"

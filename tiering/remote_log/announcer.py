@@ -141,7 +141,7 @@ class Announcer:
                 largest_ms = largest_timestamp_by_batches(found.files.segment, self.sources)
                 found = replace(found, facts=replace(found.facts, max_timestamp_ms=largest_ms))
             misplaced = self._layout.misplacement(found, key_prefix=self.key_prefix)
-            of = found.facts.cluster_id if self._layout.tells_digests else cluster_id
+            of = found.facts.cluster_id if self._layout.has_digests else cluster_id
             yield announceable(found, misplaced=misplaced, cluster_id=of)
 
     def _facts(self, topics: set[str]) -> ClusterFacts:

@@ -31,8 +31,8 @@ from resnap.storage.disk import (
     TEMPORARY,
     Disk,
     FileDigest,
+    attributes_of,
     digest_of_file,
-    dress_of,
     is_there,
     readable,
     writable,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from pathlib import Path
 
-    from resnap.storage.disk import Dress
+    from resnap.storage.disk import FileAttributes
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.restoring.restoration import Restoration, ShippedFile
@@ -155,7 +155,9 @@ def groups(files: Iterable[ShippedFile]) -> Iterator[tuple[ShippedFile, ...]]:
         yield tuple(group)
 
 
-def write_files(folder: Path, dress: Dress, disk: Disk, files: tuple[ShippedFile, ...], flow: Flow) -> tuple[int, int]:
+def write_files(
+    folder: Path, attributes: FileAttributes, disk: Disk, files: tuple[ShippedFile, ...], flow: Flow
+) -> tuple[int, int]:
     """Write ``files`` into ``folder``, which is not visible yet, and return their ``amount``.
 
     Raises:
@@ -164,7 +166,7 @@ def write_files(folder: Path, dress: Dress, disk: Disk, files: tuple[ShippedFile
 
     """
     for file in files:
-        _write(disk, file, folder / file.name, dress, flow)
+        _write(disk, file, folder / file.name, attributes, flow)
     return amount(files)
 
 
@@ -175,19 +177,19 @@ def amount(files: Iterable[ShippedFile]) -> tuple[int, int]:
 
 
 def write_apart(
-    folder: Path, dress: Dress, files: tuple[ShippedFile, ...], flow: Flow
+    folder: Path, attributes: FileAttributes, files: tuple[ShippedFile, ...], flow: Flow
 ) -> list[tuple[str, ShippedFile]]:
     """Write ``files`` into ``folder`` and return each with its name there; raises as ``write_files``."""
     named = [(f"{uuid4().hex}{TEMPORARY}", file) for file in files]
     for name, file in named:
-        _write(Disk(), file, folder / name, dress, flow)
+        _write(Disk(), file, folder / name, attributes, flow)
     return named
 
 
-def _write(disk: Disk, file: ShippedFile, path: Path, dress: Dress, flow: Flow) -> None:
+def _write(disk: Disk, file: ShippedFile, path: Path, attributes: FileAttributes, flow: Flow) -> None:
     try:
         with file.open() as chunks:
-            written = write_new_file(disk, path, flow.through(chunks), dress)
+            written = write_new_file(disk, path, flow.through(chunks), attributes)
     except GONE as error:
         raise VerificationError(f"{file.source}: missing, though a manifest names it", hint=HINT) from error
     except FormatError as error:
@@ -336,25 +338,25 @@ class Restorer:
         return found
 
     def _fill(self, folder: Path, restoration: Restoration, done: Callable[[int, int], None]) -> None:
-        dress = replace(dress_of(self.log_dir), mode=FILE_MODE, mtime_ns=None)
+        attributes = replace(attributes_of(self.log_dir), mode=FILE_MODE, mtime_ns=None)
         self._make(folder)
         if self.copier.elsewhere is None:
-            for written in self.copier.each(partial(write_files, folder, dress, self.disk), restoration.files):
+            for written in self.copier.each(partial(write_files, folder, attributes, self.disk), restoration.files):
                 done(*written)
         else:
-            self._fill_elsewhere(folder, restoration, dress, done)
+            self._fill_elsewhere(folder, restoration, attributes, done)
         if restoration.topic_id is not None:
             metadata = write_partition_metadata(PartitionMetadata(version=0, topic_id=restoration.topic_id))
-            write_new_file(self.disk, folder / PARTITION_METADATA, [metadata], dress)
+            write_new_file(self.disk, folder / PARTITION_METADATA, [metadata], attributes)
 
     def _fill_elsewhere(
-        self, folder: Path, restoration: Restoration, dress: Dress, done: Callable[[int, int], None]
+        self, folder: Path, restoration: Restoration, attributes: FileAttributes, done: Callable[[int, int], None]
     ) -> None:
         """Let executors write into another directory, and move each file from there once it is complete."""
         apart = self.log_dir / unfinished_name(restoration.topic_partition, "of executors")
         self._remove(apart)
         self._make(apart)
-        for written in self.copier.each(partial(write_apart, apart, dress), restoration.files):
+        for written in self.copier.each(partial(write_apart, apart, attributes), restoration.files):
             with writable(folder):
                 for name, file in written:
                     self.disk.rename(apart / name, folder / file.name)
@@ -364,7 +366,7 @@ class Restorer:
     def _make(self, folder: Path) -> None:
         with writable(folder):
             self.disk.make_directory(folder)
-            self.disk.dress_directory(folder, replace(dress_of(self.log_dir), mtime_ns=None))
+            self.disk.set_directory_attributes(folder, replace(attributes_of(self.log_dir), mtime_ns=None))
 
     def _keep_log_start(self, restoration: Restoration) -> None:
         """Write the log start to the broker's checkpoint, unless it has a later one, before the log gets its name."""
@@ -374,9 +376,9 @@ class Restorer:
         with readable(self.log_dir):
             known = read_small(path, read_offset_checkpoint) or {}
         if known.get(restoration.topic_partition, -1) < start:
-            dress = replace(dress_of(path if known else self.log_dir), mode=FILE_MODE, mtime_ns=None)
+            attributes = replace(attributes_of(path if known else self.log_dir), mode=FILE_MODE, mtime_ns=None)
             content = write_offset_checkpoint({**known, restoration.topic_partition: start})
-            write_file(self.disk, path, [content], dress)
+            write_file(self.disk, path, [content], attributes)
 
     def _make_durable(self, unfinished: Path) -> None:
         """Make the entries of the directory durable; the files are so already."""

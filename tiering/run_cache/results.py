@@ -79,11 +79,11 @@ class CachedBoundary:
             return False
         return start is None or (self.window_start_offset is not None and self.window_start_offset <= start)
 
-    def is_vouched_for(self, evidence: Evidence, log_start: int) -> bool:
+    def is_planned_alike(self, evidence: Evidence, log_start: int) -> bool:
         """Whether planning would today skip the same segments of a log that begins at ``log_start``."""
         if self.coverage is Coverage.BEYOND_WINDOW or self.window_start_offset is None:
-            return evidence.vouches_for(self.offset)
-        return self.is_whole(log_start) or evidence.vouches_for(self.window_start_offset)
+            return evidence.shows_hanging_below(self.offset)
+        return self.is_whole(log_start) or evidence.shows_hanging_below(self.window_start_offset)
 
     def is_whole(self, log_start: int) -> bool:
         """Whether everything below it in a log that begins at ``log_start`` was read for it."""
@@ -141,7 +141,7 @@ class CachedResults:
         counts: what snapshots have shown once stays true.
         """
         now = evidence.at(sorted(self.boundaries))
-        below = _living(evidence.below, rules)
+        below = _unexpired(evidence.below, rules)
         fresh = below[~np.isin(below["producer_id"], self.shown)]
         fresh_from = int(fresh["last_offset"].min()) if len(fresh) else None
         end = self.marks[-1].next_base_offset if self.marks else -1
@@ -150,7 +150,7 @@ class CachedResults:
             for offset, known in self.boundaries.items()
             if (offset < end or not rules.as_of.roll)
             and known.evidence == evidence_key(now.get(offset), known.coverage, known.window_start_offset)
-            and (rules.max_reach_back_ms is not None or known.is_vouched_for(evidence, log_start))
+            and (rules.max_reach_back_ms is not None or known.is_planned_alike(evidence, log_start))
             and not (known.window_start_offset and fresh_from is not None and fresh_from < known.window_start_offset)
         }
         return replace(self, boundaries=kept, shown=tuple(sorted({*self.shown, *below["producer_id"].tolist()})))
@@ -172,7 +172,7 @@ class CachedResults:
         return replace(self, boundaries=kept)
 
 
-def _living(below: Array, rules: ReplayRules) -> Array:
+def _unexpired(below: Array, rules: ReplayRules) -> Array:
     """Return the entries of ``below`` that have not expired at a fixed T; all under ``roll``."""
     if rules.as_of.roll:
         return below

@@ -81,7 +81,7 @@ class CacheFiles:
     """The files below ``root``; unreadable or unwritable files are reported once, and ignored."""
 
     root: Path
-    complain: Callable[[str], None] = _ignore
+    warn: Callable[[str], None] = _ignore
     read_only: bool = False
     """For runs that are to write nothing."""
     _complained: bool = field(default=False, init=False)
@@ -110,9 +110,9 @@ class CacheFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.complain(f"{path}: the results of earlier runs cannot be read: {error.strerror}")
+            self.warn(f"{path}: the results of earlier runs cannot be read: {error.strerror}")
         except _GARBLED as error:
-            self.complain(f"{path}: not what this version of resnap writes ({error}); it is rebuilt")
+            self.warn(f"{path}: not what this version of resnap writes ({error}); it is rebuilt")
         return None
 
     def save(self, partition: PartitionDir, results: CachedResults, *, before: CachedResults) -> None:
@@ -141,7 +141,7 @@ class CacheFiles:
     def _cannot_write(self, directory: Path, error: OSError) -> None:
         if not self._complained:
             self._complained = True
-            self.complain(
+            self.warn(
                 f"{directory}: cannot be written: {error.strerror}: the next run will read again what this one read;"
                 " --state-dir names another place"
             )

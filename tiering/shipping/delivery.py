@@ -66,7 +66,7 @@ class Delivery:
     verification: Verification = "auto"
     throttle: Throttle = field(default_factory=Throttle)
     """On what is sent, and on what is read back."""
-    complain: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
     """Called, once, with why the store does not copy objects that it holds already."""
     proof: Proof = field(default_factory=Proof)
     _whole: Delivery | None = None
@@ -128,7 +128,7 @@ class Delivery:
         """Record whether the store copies from here on, and report why it does not."""
         was_known_not_to, self.proof.copies = self.proof.copies is False, problem is None
         if problem is not None and not was_known_not_to:
-            self.complain(f"what the store holds already is read and sent to it once more: {problem}")
+            self.warn(f"what the store holds already is read and sent to it once more: {problem}")
 
     @property
     def is_stopped(self) -> bool:

@@ -198,7 +198,7 @@ class Lease:
 
 
 @dataclass(slots=True, kw_only=True)
-class Tenure:
+class HeldLease:
     """A lease that is taken at its first use, and renewed from then on by a thread of its own."""
 
     lease: Lease
@@ -261,18 +261,18 @@ def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
 
 
 @contextmanager
-def leased(store: ObjectStore, place: str, *, now_ms: int, verb: str = "") -> Iterator[Tenure]:
+def leased(store: ObjectStore, place: str, *, now_ms: int, verb: str = "") -> Iterator[HeldLease]:
     """Yield the lease of ``place``, which the caller takes by ``hold``, and release it at the end.
 
     Others read that it is held by this process; and for which ``verb``, unless it ships.
     """
     who = f"{gethostname()}, process {os.getpid()}{verb and f' ({verb})'}"
     holder = Holder(run=str(uuid4()), who=who, since_ms=now_ms, process=this_process())
-    tenure = Tenure(lease=Lease(store=store, place=place, holder=holder))
+    held = HeldLease(lease=Lease(store=store, place=place, holder=holder))
     try:
-        yield tenure
+        yield held
     finally:
-        tenure.end()
+        held.end()
 
 
 def read_holder(data: bytes) -> Holder:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from resnap.storage.layouts.lineage import Stretches
+from resnap.storage.layouts.lineage import StoredRanges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -82,7 +82,7 @@ def place(
         knows_below: False if an unreadable segment below the candidates may reach up to them.
 
     """
-    fold = _Fold(Stretches(stored), candidates, unfit, log_start, is_parted=not knows_below)
+    fold = _Fold(StoredRanges(stored), candidates, unfit, log_start, is_parted=not knows_below)
     while len(fold.verdicts) < len(candidates):
         fold.take(len(fold.verdicts))
     return Placement(verdicts=tuple(fold.verdicts), steps=tuple(fold.steps), is_attached=fold.is_attached)
@@ -92,7 +92,7 @@ def place(
 class _Fold:
     """Processes the candidates, ascending."""
 
-    stored: Stretches
+    stored: StoredRanges
     candidates: Sequence[Span]
     unfit: frozenset[int]
     log_start: int

@@ -33,7 +33,7 @@ _DAMAGED: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionNote:
+class RetentionRecord:
     """The record of retention for a partition."""
 
     log_start_offset: int
@@ -61,7 +61,7 @@ def retained_topics(store: ObjectStore) -> Iterator[str]:
         yield info.key.split("/")[3]
 
 
-def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:
+def read_retained(store: ObjectStore, key: str) -> RetentionRecord | None:
     """Return the note at ``key``; None if there is none.
 
     Raises:
@@ -74,14 +74,14 @@ def read_retained(store: ObjectStore, key: str) -> RetentionNote | None:
     return None
 
 
-def _retained(given: Any) -> RetentionNote:  # noqa: ANN401 - whatever JSON holds
+def _retained(given: Any) -> RetentionRecord:  # noqa: ANN401 - whatever JSON holds
     match given:
         case {"log_start_offset": int(start), "last_base_offset": int(base), "last_log_bytes": int(log_bytes)}:
-            return RetentionNote(log_start_offset=start, last_base_offset=base, last_log_bytes=log_bytes)
+            return RetentionRecord(log_start_offset=start, last_base_offset=base, last_log_bytes=log_bytes)
     raise ValueError(f"found {json.dumps(given)[:80]}")
 
 
-def note_retained(store: ObjectStore, key: str, retained: RetentionNote) -> None:
+def write_retention_record(store: ObjectStore, key: str, retained: RetentionRecord) -> None:
     """Write the note to ``key``, unless the existing one has a higher offset and is not damaged.
 
     Raises:

@@ -168,10 +168,10 @@ def copy_segment(
         StoreError: the store refused or failed.
 
     """
-    with _blaming_the_segment(order):
+    with _as_change_of_segment(order):
         objects = layout.objects_of(segment, delivery.store)
     layout.check_missing(segment, delivery.store, objects.manifest_key)
-    with _blaming_the_segment(order):
+    with _as_change_of_segment(order):
         for new in objects.files:
             delivery.deliver(new)
     return CopiedSegment(
@@ -189,7 +189,7 @@ def _copied_already() -> BinaryIO:
 
 
 @contextmanager
-def _blaming_the_segment(order: CopyOrder) -> Iterator[None]:
+def _as_change_of_segment(order: CopyOrder) -> Iterator[None]:
     """Report an error as a change of the segment, if that is its cause."""
     try:
         yield
@@ -215,10 +215,10 @@ class Uploading:
     layout: Layout = field(default_factory=partial(layout_named, "flat"))
     """How the keys and manifests of the store are made."""
 
-    def delivery(self, store: ObjectStore, complain: Callable[[str], None]) -> Delivery:
+    def delivery(self, store: ObjectStore, warn: Callable[[str], None]) -> Delivery:
         """Return a delivery to ``store`` under these settings."""
         throttle = Throttle(bytes_per_s=self.bytes_per_s)
-        return Delivery(store=store, verification=self.verification, throttle=throttle, complain=complain)
+        return Delivery(store=store, verification=self.verification, throttle=throttle, warn=warn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

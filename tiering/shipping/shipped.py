@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from resnap.storage.layouts.protocol import Layout
-    from resnap.storage.layouts.segments import Place
+    from resnap.storage.layouts.segments import SegmentIdentity
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
-    from resnap.tiering.shipping.retained import RetentionNote
+    from resnap.tiering.shipping.retained import RetentionRecord
 
 
 class Unreadable(NamedTuple):
@@ -64,7 +64,7 @@ class ShippedTopic:
         self._brokers = BrokersFolders(store)
         self._prefixes = layout.key_prefixes(cluster_id, topic, only)
         self._sizes: dict[str, int] = {}
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, SegmentIdentity] = {}
         """By key, of manifests."""
         self._versions: dict[str, str] = {}
         """The same: etag and time."""
@@ -120,9 +120,9 @@ class ShippedTopic:
         """Return the manifests of segments at ``base_offset``, and their tombstones, as of the last ``is_same``."""
         return tuple(self._beside.get(f"{base_offset:0{OFFSET_DIGITS}d}", ()))
 
-    def _list_objects(self) -> Iterator[tuple[ObjectInfo, Place | None]]:
+    def _list_objects(self) -> Iterator[tuple[ObjectInfo, SegmentIdentity | None]]:
         for prefix in self._prefixes:
-            yield from ((info, self._layout.manifest_place(info, self._topic)) for info in self.store.list(prefix))
+            yield from ((info, self._layout.segment_of_manifest(info, self._topic)) for info in self.store.list(prefix))
 
     def with_origins(self, segments: Iterable[ShippedSegment]) -> list[ShippedSegment]:
         """Return ``segments`` with the origins of their snapshots, if recorded.
@@ -141,7 +141,7 @@ class ShippedTopic:
                 return replace(segment, snapshot_origin=read_origin(self.store.get(segment.origin_key)))
         return segment
 
-    def retained(self, partition: int, topic_id: str | None) -> RetentionNote | None:
+    def retained(self, partition: int, topic_id: str | None) -> RetentionRecord | None:
         """Return the retention note of a partition; None if `retain` has deleted nothing, or it is one of ``damaged``.
 
         Raises:

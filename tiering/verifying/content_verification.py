@@ -93,7 +93,7 @@ def judge(files: SegmentFiles, content: SegmentContent, seen: PartitionSeen) -> 
     """
     problems, undecided, batches = list(content.of_log), tuple[str, ...](), content.batches
     if batches is not None:
-        problems += _said_otherwise(files, batches, content.checkpoint, seen)
+        problems += _contradictions(files, batches, content.checkpoint, seen)
         if not content.of_indexes:
             with _note_problems(files.segment.sibling("index"), problems):
                 undecided = seen.transactions.check(files.segment, batches.transactions, content.aborted)
@@ -135,7 +135,7 @@ def _read_log(segment: Segment, sources: Sources, check_wanted: Callable[[], Non
             check_wanted()
 
 
-def _said_otherwise(
+def _contradictions(
     files: SegmentFiles, batches: SegmentPass, checkpoint: tuple[LeaderEpoch, ...] | None, seen: PartitionSeen
 ) -> Iterator[str]:
     """Yield what the leader epoch checkpoint, or the manifest, has that the batches contradict."""

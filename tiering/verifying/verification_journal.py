@@ -35,20 +35,18 @@ class VerificationJournal:
 
     path: Path | None = None
     """None if nothing is recorded."""
-    complain: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
     begun_ms: int = 0
     verified: set[tuple[str, str]] = field(default_factory=set)
     """(manifest key, etag)."""
 
     @classmethod
-    def open(
-        cls, directory: Path | None, url: str, *, now_ms: int, fresh: bool, complain: Callable[[str], None]
-    ) -> Self:
+    def open(cls, directory: Path | None, url: str, *, now_ms: int, fresh: bool, warn: Callable[[str], None]) -> Self:
         """Return the journal of the store at ``url`` below ``directory``, with the entries of an interrupted run."""
         if directory is None:
-            return cls(path=None, complain=complain, begun_ms=now_ms)
+            return cls(path=None, warn=warn, begun_ms=now_ms)
         path = directory / f"verified-{hashlib.sha256(url.encode()).hexdigest()[:32]}.ndjson"
-        journal = cls(path=path, complain=complain, begun_ms=now_ms)
+        journal = cls(path=path, warn=warn, begun_ms=now_ms)
         if fresh or not journal._recall(now_ms):
             journal._begin()
         return journal
@@ -67,7 +65,7 @@ class VerificationJournal:
             try:
                 self.path.unlink(missing_ok=True)
             except OSError as error:
-                self.complain(f"{self.path}: cannot be removed: {error.strerror}; --fresh reads everything again")
+                self.warn(f"{self.path}: cannot be removed: {error.strerror}; --fresh reads everything again")
 
     def _recall(self, now_ms: int) -> bool:
         """Load the entries of an interrupted run; False if there are none."""
@@ -101,7 +99,7 @@ class VerificationJournal:
             with os.fdopen(open_for_writing(self.path, flags), "w", encoding="utf-8") as file:
                 file.write(f"{json.dumps(line)}\n")
         except OSError as error:
-            self.complain(f"{self.path}: the progress of this run cannot be saved: {error.strerror}")
+            self.warn(f"{self.path}: the progress of this run cannot be saved: {error.strerror}")
             self.path = None
 
 

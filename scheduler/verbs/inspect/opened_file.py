@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.disk import readable
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.aiven.members import MARK, stem_of
-from resnap.storage.layouts.aiven.opening import member_meant
+from resnap.storage.layouts.aiven.opening import named_member
 from resnap.storage.log.names import OFFSET_DIGITS, FileKind, FileState, parse_file_name
 from resnap.storage.log.producer_snapshot import ENTRY, HEADER, VERSION
 from resnap.storage.log.record_batch import MAGIC_POSITION, MAGIC_V2
@@ -164,7 +164,7 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[Op
 
     """
     locator = _locator(file)
-    stem, member = stem_of(locator), member_meant(sources, locator)
+    stem, member = stem_of(locator), named_member(sources, locator)
     if member is not None:
         with sources.open(member.locator) as reader:
             name = member.locator.rpartition("/")[2]

@@ -42,7 +42,7 @@ from resnap.storage.layouts.aiven.manifest import (
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.aiven.members import INDEX_NAMES, SegmentDecoder, origin_key, place_of_origin
+from resnap.storage.layouts.aiven.members import INDEX_NAMES, SegmentDecoder, origin_key, segment_key_of_origin
 from resnap.storage.layouts.aiven.opening import forget_segments
 from resnap.storage.layouts.aiven.pieces import (
     ChunkedLog,
@@ -58,13 +58,13 @@ from resnap.storage.layouts.segments import (
     BrokersObject,
     Deletion,
     NewObject,
-    Place,
+    PartitionFacts,
     Rewritten,
+    SegmentIdentity,
     SegmentObjects,
     ShippedMeanwhileError,
     ShippedSegment,
     Unnamed,
-    Vouched,
     check_key_length,
     known_topic_id,
     write_origin,
@@ -117,7 +117,7 @@ class Aiven:
     """Brokers write here, too, and expect one chain."""
     keeps_snapshots_as_found: bool = True
     """As a broker would have shipped them."""
-    tells_digests: bool = False
+    has_digests: bool = False
     """Those of the plugin have none."""
     remedy: str = REMEDY
     remedy_when_verified: str = REMEDY
@@ -178,10 +178,10 @@ class Aiven:
         forget_segments()
         return list_copies(store, wants, within)
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:  # noqa: ARG002 - no digests
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> PartitionFacts:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
         checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
-        return Vouched(leader_epochs=tuple(checkpoints), digests={})
+        return PartitionFacts(leader_epochs=tuple(checkpoints), digests={})
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # noqa: ARG002 - ids are its own
         """Return log and indexes of ``segment`` in their stored form, its origin, and its manifest."""
@@ -238,12 +238,12 @@ class Aiven:
         """Return the one prefix; that of a topic may also be one of another topic."""
         return [f"{self.key_prefix}{topic}-" + ("" if only is None else f"{only[0]}/{only[1]}/")]
 
-    def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:
+    def segment_of_manifest(self, info: ObjectInfo, topic: str) -> SegmentIdentity | None:
         """Return which segment a manifest belongs to."""
         parsed = self._parse_key(info.key)
         if parsed is None or (parsed.prefix, parsed.topic) != (self.key_prefix, topic):
             return None
-        return Place(parsed.partition, parsed.base_offset, parsed.topic_id)
+        return SegmentIdentity(parsed.partition, parsed.base_offset, parsed.topic_id)
 
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment of a manifest, from the metadata that it holds for brokers."""
@@ -269,7 +269,7 @@ class Aiven:
         self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
     ) -> Rewritten:
         """Return the indexes with the new ones appended to the stored ones, the origin, and the manifest."""
-        beside = members.place_of(manifest_key).beside(members.INDEXES)
+        beside = members.parse_own_key(manifest_key).beside(members.INDEXES)
         with in_file(manifest_key):
             indexes, manifest = with_indexes(read(manifest_key), read(beside), parts.bodies(), key_ring)
         if manifest == read(manifest_key):
@@ -296,12 +296,12 @@ class Aiven:
     def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
         """Return the snapshot origins of deleted segments; all other objects are for brokers to delete."""
         segments = {place.beside("") for info in listed if (place := members.parse_key(info.key))}
-        said = [(info, place) for info in listed if (place := place_of_origin(info.key))]
+        said = [(info, place) for info in listed if (place := segment_key_of_origin(info.key))]
         return Unnamed(tuple(info for info, place in said if place.beside("") not in segments), ())
 
     def deletion_of(self, key: str) -> Deletion | None:
         """Return how a snapshot origin is deleted: only while its segment does not exist."""
-        place = place_of_origin(key)
+        place = segment_key_of_origin(key)
         return None if place is None else Deletion((key, place.beside("")), lease=None, manifest_key=None)
 
     def is_tombstone(self, info: ObjectInfo) -> bool:  # noqa: ARG002

@@ -26,8 +26,8 @@ from resnap.storage.layouts.aiven.members import (
     index_size,
     origin_key,
     parse_key,
-    place_of,
-    place_of_origin,
+    parse_own_key,
+    segment_key_of_origin,
 )
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, read_origin
@@ -265,12 +265,12 @@ class AivenListing:
 
     def source(self, key: str) -> tuple[str, str]:
         """Return the folder above the topic folders, and the topic's id."""
-        place = place_of(key)
+        place = parse_own_key(key)
         return place.prefix.rstrip("/"), place.topic_id
 
     def read(self, key: str) -> StoredManifest:
         """Return the content of a manifest, and the locations of the files if both other objects exist."""
-        found = copied_segment(place_of(key), self.store.get(key))
+        found = copied_segment(parse_own_key(key), self.store.get(key))
         facts, problems = found.facts, tuple[str, ...]()
         try:
             facts = replace(facts, snapshot_origin=self._origin(origin_key(key)))
@@ -314,7 +314,7 @@ def list_copies(store: ObjectStore, wants: Callable[[str], bool], within: str = 
     manifests: dict[str, ObjectInfo] = {}
     sizes: dict[str, int] = {}
     for info in chain(store.list(within), store.list(f"{ORIGINS}{within}") if within else ()):
-        place = parse_key(info.key) or place_of_origin(info.key)
+        place = parse_key(info.key) or segment_key_of_origin(info.key)
         if place is None or not wants(place.topic):
             continue
         infos[info.key] = info

@@ -141,7 +141,7 @@ def read_manifest(data: bytes) -> AivenManifest:
         indexes=_indexes(document.inner("segmentIndexes")),
         compression=is_compressed,
         encryption=encryption,
-        segment=told_segment(document.values.get(_SEGMENT)),
+        segment=parse_segment_metadata(document.values.get(_SEGMENT)),
     )
     for what, expected, found in _contradictions(manifest):
         raise FormatError(f"{document.name}: {what}", position=0, expected=expected, found=found)
@@ -305,15 +305,15 @@ def segment_record(segment: SegmentMetadata) -> dict[str, Any]:
     }
 
 
-def told_segment(values: object) -> SegmentMetadata | None:
+def parse_segment_metadata(values: object) -> SegmentMetadata | None:
     """Return the segment that ``values``, any JSON, describe; None if anything is not what the plugin writes."""
     try:
-        return _told_segment(values)
+        return _segment_metadata(values)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def _told_segment(values: Any) -> SegmentMetadata:  # noqa: ANN401 - any JSON value
+def _segment_metadata(values: Any) -> SegmentMetadata:  # noqa: ANN401 - any JSON value
     identity = values["remoteLogSegmentId"]
     place = identity["topicIdPartition"]
     topic_partition = place["topicPartition"]

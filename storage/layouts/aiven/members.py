@@ -109,7 +109,7 @@ def parse_key(key: str) -> AivenKey | None:
     )
 
 
-def place_of(key: str) -> AivenKey:
+def parse_own_key(key: str) -> AivenKey:
     """Return the parts of ``key``, which is known to be one of this layout."""
     found = parse_key(key)
     if found is None:
@@ -147,11 +147,11 @@ def segment_id(identity: Mapping[str, object]) -> str:
 
 def origin_key(key: str) -> str:
     """Return the key of the origin of the segment that has an object at ``key``."""
-    place = place_of(key)
+    place = parse_own_key(key)
     return f"{place.prefix}{ORIGINS}{place.beside(_EXTENSION).removeprefix(place.prefix)}"
 
 
-def place_of_origin(key: str) -> AivenKey | None:
+def segment_key_of_origin(key: str) -> AivenKey | None:
     """Return the place of the segment whose origin is at ``key``; None for any other key."""
     prefix, folder, rest = key.partition(ORIGINS)
     stem, _, extension = rest.rpartition(".")

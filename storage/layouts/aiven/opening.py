@@ -111,7 +111,7 @@ def facts_of_member(opener: Opener, member: Member) -> FileFacts:
     return FileFacts(size, found.mtime_ns, 0)
 
 
-def member_meant(opener: Opener, locator: str) -> Member | None:
+def named_member(opener: Opener, locator: str) -> Member | None:
     """Return the file that ``locator`` names; the locator of a ``.log`` object names the segment's log."""
     stem = stem_of(locator)
     if stem is None or not locator.endswith(f".{LOG}"):

@@ -157,7 +157,7 @@ def is_tombstone(info: ObjectInfo) -> bool:
     return info.size_bytes == len(TOMBSTONE) and info.key.endswith(f".{MANIFEST_EXTENSION}")
 
 
-def manifest_place(info: ObjectInfo) -> FlatKey | None:
+def segment_of_manifest(info: ObjectInfo) -> FlatKey | None:
     """Return which segment the manifest ``info`` belongs to; None for any other object, and for a tombstone."""
     place = parse_key(info.key)
     return place if place and place.extension == MANIFEST_EXTENSION and not is_tombstone(info) else None

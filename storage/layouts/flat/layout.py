@@ -19,9 +19,9 @@ from resnap.storage.layouts.flat import keys
 from resnap.storage.layouts.flat.listing import (
     list_shipped,
     listing_prefix,
+    partition_facts,
     shipped_log_dir,
     unnamed_objects,
-    vouched_by_manifests,
 )
 from resnap.storage.layouts.local_tiered import NEEDED, log_key
 from resnap.storage.layouts.local_tiered import object_key as brokers_key
@@ -38,8 +38,8 @@ from resnap.storage.layouts.segments import (
     DeletedMeanwhileError,
     Deletion,
     NewObject,
-    Place,
     Rewritten,
+    SegmentIdentity,
     SegmentObjects,
     ShippedMeanwhileError,
     ShippedSegment,
@@ -54,7 +54,14 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing
     from resnap.storage.layouts.flat.listing import FlatListing
-    from resnap.storage.layouts.segments import BrokersObject, NewSegment, RightParts, StoredManifest, Unnamed, Vouched
+    from resnap.storage.layouts.segments import (
+        BrokersObject,
+        NewSegment,
+        PartitionFacts,
+        RightParts,
+        StoredManifest,
+        Unnamed,
+    )
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -91,7 +98,7 @@ class Flat:
     may_overlap: bool = True
     """Readers take one chain."""
     keeps_snapshots_as_found: bool = False
-    tells_digests: bool = True
+    has_digests: bool = True
     remedy_when_verified: str = TIER_AGAIN
     remedy: str = "see `resnap verify URL`; delete the manifest to ship the segment again"
     log_key = staticmethod(log_key)
@@ -128,9 +135,9 @@ class Flat:
         """Return the segments that have manifests."""
         return list_shipped(store, wants, within)
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> Vouched:
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> PartitionFacts:
         """Return the digests of all files, as manifests record them."""
-        return vouched_by_manifests(store, partition)
+        return partition_facts(store, partition)
 
     def replacements(
         self,
@@ -162,7 +169,7 @@ class Flat:
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:
         """Return the files of ``segment`` and their manifest, under the first id without a tombstone."""
-        segment_id = _unburied_id(segment, store)
+        segment_id = _id_without_tombstone(segment, store)
         files = tuple(
             NewObject(self.object_key(segment, segment_id, file.kind), file.open_body, file.size_bytes, file.crc32c,
                       file.sha256)
@@ -210,12 +217,14 @@ class Flat:
         """Return the prefix of a topic, or those of a partition."""
         return [keys.topic_prefix(cluster_id, topic)] if only is None else keys.folders(cluster_id, topic, *only)
 
-    def manifest_place(self, info: ObjectInfo, topic: str) -> Place | None:  # noqa: ARG002 - no other has its prefix
+    def segment_of_manifest(self, info: ObjectInfo, topic: str) -> SegmentIdentity | None:  # noqa: ARG002
         """Return which segment a manifest belongs to; None for a tombstone."""
-        parsed = keys.manifest_place(info)
+        parsed = keys.segment_of_manifest(info)
         if parsed is None:
             return None
-        return Place(parsed.partition, parsed.base_offset, None if parsed.topic_id == UNKNOWN else parsed.topic_id)
+        return SegmentIdentity(
+            parsed.partition, parsed.base_offset, None if parsed.topic_id == UNKNOWN else parsed.topic_id
+        )
 
     def read_manifest(self, key: str, data: bytes) -> ShippedSegment:
         """Return the segment that a manifest names."""
@@ -274,7 +283,7 @@ def _entry(kind: ObjectKind, key: str, body: bytes) -> ManifestObject:
     return ManifestObject(kind=kind, key=key, size_bytes=len(body), sha256=sha256, crc32c=crc32c(body))
 
 
-def _unburied_id(segment: NewSegment, store: ObjectStore) -> UUID:
+def _id_without_tombstone(segment: NewSegment, store: ObjectStore) -> UUID:
     """Return the first id of the segment without a tombstone: a deletion may still be in progress."""
     buried = {info.key for info in _list_objects(segment, store) if keys.is_tombstone(info)}
     provenance = segment.provenance

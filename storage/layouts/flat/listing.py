@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, manifest_place, parse_key
+from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, parse_key, segment_of_manifest
 from resnap.storage.layouts.lineage import shared_batch, stored_piece
 from resnap.storage.layouts.local_tiered import EXTENSIONS, BrokersFolders
 from resnap.storage.layouts.manifest import TOMBSTONE, Manifest, ObjectKind, read_manifest
-from resnap.storage.layouts.segments import StoredManifest, Unnamed, Vouched
+from resnap.storage.layouts.segments import PartitionFacts, StoredManifest, Unnamed
 from resnap.storage.layouts.stored_log import (
     ListedSegment,
     LogSegment,
@@ -223,7 +223,7 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
     return FlatListing(store, manifests, sizes, topic_ids)
 
 
-def vouched_by_manifests(store: ObjectStore, partition: PartitionDir) -> Vouched:
+def partition_facts(store: ObjectStore, partition: PartitionDir) -> PartitionFacts:
     """Return the digests of all files of ``partition``, and what brokers tiered beside its segments."""
     manifests = []
     for locator in filter(None, (segment.manifest for segment in partition.segments)):
@@ -231,7 +231,7 @@ def vouched_by_manifests(store: ObjectStore, partition: PartitionDir) -> Vouched
             manifests.append(read_manifest(store.get(locator.removeprefix(f"{store.url}/"))))
     entries = [entry for manifest in manifests for entry in manifest.objects]
     checkpoints = [entry.key for entry in entries if entry.kind is ObjectKind.LEADER_EPOCH_CHECKPOINT]
-    return Vouched(
+    return PartitionFacts(
         leader_epochs=tuple(f"{store.url}/{key}" for key in checkpoints),
         digests={f"{store.url}/{one.key}": FileDigest(size_bytes=one.size_bytes, sha256=one.sha256) for one in entries},
         passed_over=tuple(BrokersFolders(store).without_manifest(manifests)),
@@ -243,7 +243,7 @@ def unnamed_objects(store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed
 
     A partition with an unreadable manifest is skipped: that manifest may name any object.
     """
-    places = [place for info in listed if (place := manifest_place(info))]
+    places = [place for info in listed if (place := segment_of_manifest(info))]
     read = list(each(partial(_names, store), places, remote=True))
     named = frozenset().union(*(found.keys for found in read))
     closed = {found.place.folder for found in read if found.error is not None}
@@ -300,7 +300,7 @@ def shipped_log_dir(
 
     """
     infos = {info.key: info for info in listed}
-    places = [place for info in infos.values() if (place := manifest_place(info))]
+    places = [place for info in infos.values() if (place := segment_of_manifest(info))]
     ids = topic_ids_of(store, (place.key for place in places))
     wanted = [key for key in places if ids.folder(key).startswith(within) and _may_be_wanted(key, topics)]
     brokers = BrokersFolders(store)

@@ -8,7 +8,7 @@ import pytest
 
 from resnap.storage.errors import FormatError
 from resnap.storage.json_values import checked_json
-from resnap.storage.layouts.aiven.members import MANIFEST, AivenKey, origin_key, parse_key, place_of_origin
+from resnap.storage.layouts.aiven.members import MANIFEST, AivenKey, origin_key, parse_key, segment_key_of_origin
 from resnap.storage.layouts.manifest import origin_record
 from resnap.storage.layouts.segments import read_origin, write_origin
 from resnap.storage.log.producer_snapshot import LeftOut
@@ -54,7 +54,7 @@ def test_its_key_and_that_of_the_segment_give_each_other(prefix: str) -> None:
     assert isinstance(place, AivenKey)
     told = origin_key(key)
     assert told == f"{place.prefix}.resnap/origin/{key.removeprefix(place.prefix).removesuffix(MANIFEST)}json"
-    assert place_of_origin(told) == place
+    assert segment_key_of_origin(told) == place
     assert parse_key(told) is None
 
 
@@ -70,4 +70,4 @@ def test_its_key_and_that_of_the_segment_give_each_other(prefix: str) -> None:
     ],
 )
 def test_no_other_key_is_taken_for_one(key: str) -> None:
-    assert place_of_origin(key) is None
+    assert segment_key_of_origin(key) is None

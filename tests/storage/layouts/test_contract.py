@@ -238,7 +238,9 @@ def test_what_is_shipped_is_found_by_its_topic_and_by_its_partition(layout: Layo
     ship(layout, a_segment(0, 10, topic_partition=TopicPartition("payments-3", 3)), store)
     cluster = other.provenance.cluster_id
     of_topic = list(store.list(*layout.key_prefixes(cluster, "payments", None)))
-    places = {info.key: place for info in of_topic if (place := layout.manifest_place(info, "payments")) is not None}
+    places = {
+        info.key: place for info in of_topic if (place := layout.segment_of_manifest(info, "payments")) is not None
+    }
     assert {place.topic_id for place in places.values()} == {TOPIC_ID}
     assert {key: place.base_offset for key, place in places.items() if place.partition == PAYMENTS.partition} == {
         key: base for key, (base, _) in shipped.items()
@@ -246,7 +248,7 @@ def test_what_is_shipped_is_found_by_its_topic_and_by_its_partition(layout: Layo
     assert sorted(place.partition for place in places.values()) == [3, 3, 4]
     prefixes = layout.key_prefixes(cluster, "payments", (TOPIC_ID, PAYMENTS.partition))
     of_partition = [info for prefix in prefixes for info in store.list(prefix)]
-    assert {info.key for info in of_partition if layout.manifest_place(info, "payments")} == shipped.keys()
+    assert {info.key for info in of_partition if layout.segment_of_manifest(info, "payments")} == shipped.keys()
 
 
 def test_a_manifest_states_which_objects_must_be_there(layout: Layout, store: ObjectStore) -> None:
@@ -454,9 +456,9 @@ def test_segments_are_listed_and_read_one_by_one_and_their_files_vouched_for(
         assert (found.facts.topic, found.facts.partition) == PAYMENTS
         assert (found.facts.base_offset, found.facts.next_base_offset) == (again.base_offset, again.next_base_offset)
         assert (found.facts.snapshot_key, found.facts.log_bytes) == (again.snapshot_key, again.log_bytes)
-        assert (found.problems, found.missing, bool(found.objects)) == ((), (), layout.tells_digests)
+        assert (found.problems, found.missing, bool(found.objects)) == ((), (), layout.has_digests)
         store.delete(one.files[-1].key)
-        assert layout.listing(store, bool).read(key).missing or layout.tells_digests
+        assert layout.listing(store, bool).read(key).missing or layout.has_digests
     assert not layout.listing(store, lambda _: False).manifests
 
 
@@ -468,7 +470,7 @@ def test_digests_vouch_for_all_files_of_a_partition_or_for_none(layout: Layout, 
     assert len(vouched.leader_epochs) == len(partition.segments)
     assert vouched.passed_over == ()
     snapshots = {snapshot.path for snapshot in partition.snapshots}
-    assert snapshots <= vouched.digests.keys() if layout.tells_digests else not vouched.digests
+    assert snapshots <= vouched.digests.keys() if layout.has_digests else not vouched.digests
 
 
 @pytest.mark.parametrize("layout", [one for one in TIERED if one.needed_parts], ids=lambda one: one.name)
@@ -511,5 +513,5 @@ def test_the_layout_of_a_store_shows_in_its_first_segment(name: str, store: Obje
     assert layout_in(store).name == "flat"
     store.put("0/readme.txt", b"not ours")
     ship(LAYOUTS[name], a_segment(0, 10), store)
-    assert layout_in(store).tells_digests == LAYOUTS[name].tells_digests
+    assert layout_in(store).has_digests == LAYOUTS[name].has_digests
     assert {one for one in READABLE if any(one.is_key(info.key) for info in store.list())} <= {layout_in(store)}

@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from resnap.tiering.controller.metadata.image import MetadataTransaction, QuotaEntity, SkippedRecords
 
 
-class Place(NamedTuple):
+class RecordPosition(NamedTuple):
     """The position of a record."""
 
     batch: MetadataBatch
@@ -154,14 +154,14 @@ class FoldState:
 NO_STATE_CHANGE: Final = -1
 
 
-def create_topic(state: FoldState, record: TopicRecord, place: Place) -> None:
+def create_topic(state: FoldState, record: TopicRecord, place: RecordPosition) -> None:
     """Create a topic without partitions, which have records of their own."""
     state.topics[record.topic_id] = Topic(
         name=record.name, topic_id=record.topic_id, partitions=(), created_offset=place.offset
     )
 
 
-def remove_topic(state: FoldState, record: RemoveTopicRecord, place: Place) -> None:
+def remove_topic(state: FoldState, record: RemoveTopicRecord, place: RecordPosition) -> None:
     """Remove a topic with its partitions and its configuration."""
     topic = _topic(state, record.topic_id, place)
     del state.topics[record.topic_id]
@@ -174,7 +174,7 @@ def remove_topic(state: FoldState, record: RemoveTopicRecord, place: Place) -> N
     )  # fmt: skip
 
 
-def set_partition(state: FoldState, record: PartitionRecord, place: Place) -> None:
+def set_partition(state: FoldState, record: PartitionRecord, place: RecordPosition) -> None:
     """Set a whole partition, new or existing."""
     _topic(state, record.topic_id, place)
     state.partitions[record.topic_id][record.partition_id] = Partition(
@@ -198,7 +198,7 @@ _LISTS: Final = ("replicas", "isr", "removing_replicas", "adding_replicas", "dir
 """What a change of a partition replaces, unless it is null."""
 
 
-def change_partition(state: FoldState, record: PartitionChangeRecord, place: Place) -> None:
+def change_partition(state: FoldState, record: PartitionChangeRecord, place: RecordPosition) -> None:
     """Change a partition; a leader, even the same one, begins a leader epoch, every change a partition epoch."""
     _topic(state, record.topic_id, place)
     before = state.partitions[record.topic_id].get(record.partition_id)
@@ -219,7 +219,7 @@ def change_partition(state: FoldState, record: PartitionChangeRecord, place: Pla
     )
 
 
-def clear_elr(state: FoldState, record: ClearElrRecord, place: Place) -> None:
+def clear_elr(state: FoldState, record: ClearElrRecord, place: RecordPosition) -> None:
     """Clear the eligible leader replicas of a topic, or of all topics."""
     topic_ids = [topic.topic_id for topic in state.topics.values() if record.topic_name in {"", topic.name}]
     if record.topic_name and not topic_ids:
@@ -229,7 +229,7 @@ def clear_elr(state: FoldState, record: ClearElrRecord, place: Place) -> None:
             state.partitions[topic_id][number] = replace(partition, eligible_leader_replicas=(), last_known_elr=())
 
 
-def _topic(state: FoldState, topic_id: str, place: Place) -> Topic:
+def _topic(state: FoldState, topic_id: str, place: RecordPosition) -> Topic:
     topic = state.topics.get(topic_id)
     if topic is None:
         raise place.wrong(f"the topic with id {topic_id} is not there")
@@ -241,7 +241,7 @@ _CHANGE: Final = {-1: False, 0: None, 1: True}
 """What a flag becomes; None: it stays."""
 
 
-def register_broker(state: FoldState, record: RegisterBrokerRecord, place: Place) -> None:  # noqa: ARG001
+def register_broker(state: FoldState, record: RegisterBrokerRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Apply a broker's registration, replacing an older one of the same id."""
     state.brokers[record.broker_id] = Broker(
         broker_id=record.broker_id,
@@ -258,12 +258,12 @@ def register_broker(state: FoldState, record: RegisterBrokerRecord, place: Place
     )
 
 
-def unregister_broker(state: FoldState, record: UnregisterBrokerRecord, place: Place) -> None:  # noqa: ARG001
+def unregister_broker(state: FoldState, record: UnregisterBrokerRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Apply the removal of a broker, which may be unknown."""
     state.brokers.pop(record.broker_id, None)
 
 
-def change_registration(state: FoldState, record: BrokerRegistrationChangeRecord, place: Place) -> None:
+def change_registration(state: FoldState, record: BrokerRegistrationChangeRecord, place: RecordPosition) -> None:
     """Apply a change to a registration; unchanged fields are 0, or empty."""
     if record.fenced not in _CHANGE or record.in_controlled_shutdown not in _CHANGE:
         raise place.wrong(
@@ -281,17 +281,17 @@ def change_registration(state: FoldState, record: BrokerRegistrationChangeRecord
     )
 
 
-def fence_broker(state: FoldState, record: FenceBrokerRecord, place: Place) -> None:
+def fence_broker(state: FoldState, record: FenceBrokerRecord, place: RecordPosition) -> None:
     """Fence a broker; before 3.3-IV2."""
     _change_broker(state, record.id, record.epoch, place, fenced=True)
 
 
-def unfence_broker(state: FoldState, record: UnfenceBrokerRecord, place: Place) -> None:
+def unfence_broker(state: FoldState, record: UnfenceBrokerRecord, place: RecordPosition) -> None:
     """Unfence a broker; before 3.3-IV2."""
     _change_broker(state, record.id, record.epoch, place, fenced=False)
 
 
-def register_controller(state: FoldState, record: RegisterControllerRecord, place: Place) -> None:  # noqa: ARG001
+def register_controller(state: FoldState, record: RegisterControllerRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Apply a controller's registration, replacing an older one of the same id."""
     state.controllers[record.controller_id] = Controller(
         controller_id=record.controller_id,
@@ -302,19 +302,19 @@ def register_controller(state: FoldState, record: RegisterControllerRecord, plac
     )
 
 
-def unregister_controller(state: FoldState, record: UnregisterControllerRecord, place: Place) -> None:  # noqa: ARG001
+def unregister_controller(state: FoldState, record: UnregisterControllerRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Apply the removal of a controller, which may be unknown."""
     state.controllers.pop(record.controller_id, None)
 
 
-def set_feature(state: FoldState, record: FeatureLevelRecord, place: Place) -> None:  # noqa: ARG001
+def set_feature(state: FoldState, record: FeatureLevelRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Set the level of a feature; 0 removes it."""
     state.features.pop(record.name, None)
     if record.feature_level:
         state.features[record.name] = record.feature_level
 
 
-def set_migration_state(state: FoldState, record: ZkMigrationStateRecord, place: Place) -> None:  # noqa: ARG001
+def set_migration_state(state: FoldState, record: ZkMigrationStateRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Set the state of the migration from ZooKeeper; 0 is none."""
     state.zk_migration_state = record.zk_migration_state
 
@@ -324,7 +324,7 @@ def _by_name(parts: tuple[_Named, ...]) -> tuple[_Named, ...]:
     return tuple(sorted(parts, key=lambda part: part.name))
 
 
-def _change_broker(state: FoldState, broker_id: int, epoch: int, place: Place, **changed: Any) -> None:  # noqa: ANN401
+def _change_broker(state: FoldState, broker_id: int, epoch: int, place: RecordPosition, **changed: Any) -> None:  # noqa: ANN401
     broker = state.brokers.get(broker_id)
     if broker is None or broker.epoch != epoch:
         now = "not registered" if broker is None else f"registered under epoch {broker.epoch}"
@@ -334,7 +334,7 @@ def _change_broker(state: FoldState, broker_id: int, epoch: int, place: Place, *
     )  # fmt: skip
 
 
-def set_config(state: FoldState, record: ConfigRecord, place: Place) -> None:
+def set_config(state: FoldState, record: ConfigRecord, place: RecordPosition) -> None:
     """Set a setting, or remove it if the value is null; a resource without settings is removed."""
     resource = ConfigResource(record.resource_type, record.resource_name)
     if record.value is None:
@@ -355,7 +355,7 @@ def set_config(state: FoldState, record: ConfigRecord, place: Place) -> None:
         )
 
 
-def set_quota(state: FoldState, record: ClientQuotaRecord, place: Place) -> None:  # noqa: ARG001
+def set_quota(state: FoldState, record: ClientQuotaRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Set or remove a quota; an entity without quotas is removed."""
     entity = tuple(sorted((part.entity_type, part.entity_name) for part in record.entity))
     if record.remove:
@@ -366,28 +366,30 @@ def set_quota(state: FoldState, record: ClientQuotaRecord, place: Place) -> None
         state.quotas[entity][record.key] = record.value
 
 
-def add_access_control_entry(state: FoldState, record: AccessControlEntryRecord, place: Place) -> None:  # noqa: ARG001
+def add_access_control_entry(state: FoldState, record: AccessControlEntryRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Add an entry; one of the same id is replaced."""
     state.access_control_entries[record.id] = record
 
 
-def remove_access_control_entry(state: FoldState, record: RemoveAccessControlEntryRecord, place: Place) -> None:
+def remove_access_control_entry(
+    state: FoldState, record: RemoveAccessControlEntryRecord, place: RecordPosition
+) -> None:
     """Remove an entry that is there."""
     if state.access_control_entries.pop(record.id, None) is None:
         raise place.wrong(f"the access control entry {record.id} is removed, which was never added")
 
 
-def set_scram_credential(state: FoldState, record: UserScramCredentialRecord, place: Place) -> None:  # noqa: ARG001
+def set_scram_credential(state: FoldState, record: UserScramCredentialRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Set a user's credential of one mechanism."""
     state.scram_credentials[record.name, record.mechanism] = record
 
 
-def remove_scram_credential(state: FoldState, record: RemoveUserScramCredentialRecord, place: Place) -> None:  # noqa: ARG001
+def remove_scram_credential(state: FoldState, record: RemoveUserScramCredentialRecord, place: RecordPosition) -> None:  # noqa: ARG001
     """Remove a user's credential of one mechanism."""
     state.scram_credentials.pop((record.name, record.mechanism), None)
 
 
-def give_block(state: FoldState, record: ProducerIdsRecord, place: Place) -> None:
+def give_block(state: FoldState, record: ProducerIdsRecord, place: RecordPosition) -> None:
     """Record that a block was allocated to a broker; or that all ids so far were, to brokers that are unknown now."""
     source = _source(record, place)
     above = state.next_producer_id or 0
@@ -412,14 +414,14 @@ def give_block(state: FoldState, record: ProducerIdsRecord, place: Place) -> Non
     state.next_producer_id = record.next_producer_id
 
 
-def _source(record: ProducerIdsRecord, place: Place) -> BlockSource:
+def _source(record: ProducerIdsRecord, place: RecordPosition) -> BlockSource:
     # Until 3.3 a checkpoint's record names a broker, the last one or 0, as if it were a request's.
     if place.offset is None or record.broker_id == NO_BROKER:
         return BlockSource.CHECKPOINT
     return BlockSource.MIGRATION if record.broker_epoch == NO_BROKER_EPOCH else BlockSource.ALLOCATED
 
 
-def _note_order(state: FoldState, record: ProducerIdsRecord, place: Place, above: int) -> None:
+def _note_order(state: FoldState, record: ProducerIdsRecord, place: RecordPosition, above: int) -> None:
     first = record.next_producer_id - PRODUCER_ID_BLOCK_SIZE
     skipped = f"ids from {above} to {first} were allocated to no broker"
     what = skipped if first > above else f"ids below {above} were allocated before"
@@ -427,7 +429,7 @@ def _note_order(state: FoldState, record: ProducerIdsRecord, place: Place, above
     state.notes.append(Note(offset=place.offset, text=text))
 
 
-HANDLERS: Final[dict[type, Callable[[FoldState, Any, Place], None]]] = {
+HANDLERS: Final[dict[type, Callable[[FoldState, Any, RecordPosition], None]]] = {
     TopicRecord: create_topic,
     RemoveTopicRecord: remove_topic,
     PartitionRecord: set_partition,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FileGoneError, MetadataLogError, MetadataVersionError
 from resnap.tiering.controller.metadata.batches import MetadataBatch, SnapshotHeaderRecord, TornTail
-from resnap.tiering.controller.metadata.fold_records import HANDLERS, FoldState, Place
+from resnap.tiering.controller.metadata.fold_records import HANDLERS, FoldState, RecordPosition
 from resnap.tiering.controller.metadata.image import (
     METADATA_VERSION,
     METADATA_VERSIONS,
@@ -156,7 +156,7 @@ class _Folding:
         self.state = FoldState(offset=covered - 1)
         self._covered = covered
         self._open: MetadataTransaction | None = None
-        self._waiting: list[tuple[Message, Place]] = []
+        self._waiting: list[tuple[Message, RecordPosition]] = []
         self._skipped_tags: Counter[tuple[str, int]] = Counter()
 
     def add_batch(self, batch: MetadataBatch) -> None:
@@ -167,12 +167,12 @@ class _Folding:
             for record in batch.records:
                 if isinstance(record.message, SnapshotHeaderRecord):
                     state.timestamp = record.message.last_contained_log_timestamp
-                self._add(record, Place(batch, None, state.timestamp))
+                self._add(record, RecordPosition(batch, None, state.timestamp))
             return
         state.offset, state.timestamp = batch.header.last_offset, batch.timestamp
         for record in batch.records:
             if record.offset >= self._covered:
-                self._add(record, Place(batch, record.offset, batch.timestamp))
+                self._add(record, RecordPosition(batch, record.offset, batch.timestamp))
 
     def finished(self) -> MetadataImage:
         """Return the image, without a transaction that is still open."""
@@ -183,7 +183,7 @@ class _Folding:
             self.state.notes.append(Note(offset=None, text=text))
         return self.state.image()
 
-    def _add(self, record: LoggedRecord, place: Place) -> None:
+    def _add(self, record: LoggedRecord, place: RecordPosition) -> None:
         message = record.message
         self._skipped_tags.update((type(message).__name__, tag) for tag in record.unknown_tags)
         if isinstance(message, UnknownRecord):
@@ -200,7 +200,7 @@ class _Folding:
         elif not place.batch.header.is_control:
             self._waiting.append((message, place))
 
-    def _apply(self, message: Message, place: Place) -> None:
+    def _apply(self, message: Message, place: RecordPosition) -> None:
         if isinstance(message, FeatureLevelRecord) and message.name == METADATA_VERSION:
             level, newest = message.feature_level, max(METADATA_VERSIONS)
             if level > newest:
@@ -218,7 +218,7 @@ class _Folding:
         elif type(message) in TYPES_BY_MESSAGE and not isinstance(message, NoOpRecord):
             self.state.left_aside[TYPES_BY_MESSAGE[type(message)].name] += 1
 
-    def _skip_unknown(self, message: UnknownRecord, place: Place) -> None:
+    def _skip_unknown(self, message: UnknownRecord, place: RecordPosition) -> None:
         if place.batch.header.is_control:
             text = f"a control record of type {message.api_key}, version {message.version}, is {UNKNOWN}"
             self.state.notes.append(Note(offset=place.offset, text=text))
@@ -232,12 +232,12 @@ class _Folding:
         kind = f"type {message.api_key}" if known is None else f"{known.name}, version {message.version}"
         self._skip(message.api_key, f"of {kind}, {UNKNOWN}", place)
 
-    def _skip(self, api_key: int, kind: str, place: Place) -> None:
+    def _skip(self, api_key: int, kind: str, place: RecordPosition) -> None:
         skipped = self.state.skipped
         first = skipped.get(kind) or SkippedRecords(api_key=api_key, kind=kind, records=0, first=str(place))
         skipped[kind] = replace(first, records=first.records + 1)
 
-    def _begin(self, message: BeginTransactionRecord, place: Place) -> None:
+    def _begin(self, message: BeginTransactionRecord, place: RecordPosition) -> None:
         if self._open is not None:
             raise place.wrong("a metadata transaction begins while another one is open")
         self._waiting = []
@@ -250,17 +250,17 @@ class _Folding:
             reason=None,
         )
 
-    def _end(self, place: Place) -> None:
+    def _end(self, place: RecordPosition) -> None:
         self._close(replace(self._open_at(place), outcome=TransactionOutcome.ENDED), place)
         for message, there in self._waiting:
             self._apply(message, there)
 
-    def _open_at(self, place: Place) -> MetadataTransaction:
+    def _open_at(self, place: RecordPosition) -> MetadataTransaction:
         if self._open is None:
             raise place.wrong("a metadata transaction ends that never began")
         return self._open
 
-    def _close(self, transaction: MetadataTransaction, end: Place | None = None) -> None:
+    def _close(self, transaction: MetadataTransaction, end: RecordPosition | None = None) -> None:
         """Keep a transaction, which ``end`` has ended, unless it is still open."""
         self._open = None
         end_offset = None if end is None else end.offset

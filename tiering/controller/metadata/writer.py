@@ -22,7 +22,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import Disk, dress_of, is_there, legible, make_directories, writable, write_all, write_file
+from resnap.storage.disk import (
+    Disk,
+    attributes_of,
+    is_there,
+    legible,
+    make_directories,
+    writable,
+    write_all,
+    write_file,
+)
 from resnap.storage.errors import LogDirError, UsageError
 from resnap.storage.log.log_dir_lock import locked
 from resnap.storage.log.names import segment_name
@@ -281,7 +290,7 @@ class Bootstrap:
             LogDirError: it cannot be written.
 
         """
-        write_file(disk, self.path, [self.kept, *self._batches(records)], dress_of(self.path))
+        write_file(disk, self.path, [self.kept, *self._batches(records)], attributes_of(self.path))
 
     def _batches(self, records: Sequence[MetadataRecord]) -> Iterator[bytes]:
         offset, values = self.offset, iter([encode_record(record) for record in records])
