@@ -86,7 +86,7 @@ def test_what_is_written_by_hand_names_faults_of_kafka_as_the_code_does() -> Non
     assert f"({SNAPSHOT_TOO_LARGE})" in rules
     newest = str(known_fault(LOCAL_LOG_COUNTED_TWICE).releases[-1].last)
     by_hand = [(ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("runbook.md", "guarantees.md")]
-    for text in (*by_hand, str(announce.Asked.__doc__)):
+    for text in (*by_hand, str(announce.AnnounceRequest.__doc__)):
         assert f"up to {newest.rpartition('.')[0]}" in " ".join(text.split())
 
 

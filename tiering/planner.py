@@ -29,7 +29,7 @@ from resnap.tiering.judging.readiness import judge_partition
 from resnap.tiering.run_cache.results import is_cached_as_well
 from resnap.tiering.run_cache.run_cache import RunCache, nothing_to_read
 from resnap.tiering.selection import Scope, Selection, high_watermark_of, select, with_progress
-from resnap.tiering.shipping.stored_rules import RULES_ALONE, Asked
+from resnap.tiering.shipping.stored_rules import RULES_ALONE, ExplicitRules
 from resnap.tiering.staged import destination_url, staged_snapshots
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class Planner:
     engine: Engine
     run_cache: RunCache | None = None
     """Results of earlier runs; None for runs that find out everything themselves."""
-    asked: Asked = RULES_ALONE
+    asked: ExplicitRules = RULES_ALONE
     """Which of the rules a flag asks for."""
     on_state: Callable[[TopicPartition, int, int, str | None], None] = _ignore
     """Is called with partition, boundary, number of producers and place of each snapshot that a replay has made."""

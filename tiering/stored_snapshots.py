@@ -249,7 +249,7 @@ class StoredSnapshots:
         problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
         rules = self.check.planner.rules
         is_by_others = origin is not None and self._rules(held[snapshot]) != made_under(origin, rules)
-        flags = _flags_asked(self.check) if is_by_others else ""
+        flags = _flags_of(self.check) if is_by_others else ""
         hint = f"`resnap repair {shlex.quote(self.check.part.store.url)}{flags}` replaces it"
         if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
             problem += f"; it was made {read_for(origin)}, and the stored one begins at {found.known_from_offset}"
@@ -259,7 +259,7 @@ class StoredSnapshots:
         return SnapshotCheck(snapshot, VerificationError(problem, hint=hint), lacks=lacks, differs=differs)
 
 
-def _flags_asked(check: StoreCheck) -> str:
+def _flags_of(check: StoreCheck) -> str:
     """Return the flags with which a repair judges snapshots by the rules that ``check`` was asked for."""
     rules, asked = check.planner.rules, check.planner.asked
     flags = []

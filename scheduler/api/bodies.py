@@ -55,7 +55,7 @@ class Form(KnownKeys):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 
 
-class Asked(Form):
+class Body(Form):
     """What is asked for; nothing in it is taken for something else, such as a text for a number."""
 
     model_config = ConfigDict(strict=True)
@@ -68,10 +68,10 @@ class Asked(Form):
         return value
 
 
-def _asking(*names: str, **own: Any) -> Any:  # noqa: ANN401 - a class that is made
+def _body(*names: str, **own: Any) -> Any:  # noqa: ANN401 - a class that is made
     """Return a form of these settings, with their types, defaults and descriptions, and of these places."""
     fields: Any = {name: own.get(name) or _PLACES.get(name) or _field(name) for name in names}
-    return create_model("Asking", __base__=Asked, **fields)
+    return create_model("Body", __base__=Body, **fields)
 
 
 def _field(name: str) -> Any:  # noqa: ANN401 - as `create_model` takes it
@@ -91,11 +91,11 @@ def _form(kind: Any) -> Any:  # noqa: ANN401 - types
     return DurationText if parts and parts[0] is timedelta else kind
 
 
-class Window(_asking("as_of", "full", "max_reach_back", "producer_id_expiration_ms", "history_expiration_ms")):  # type: ignore[misc]
+class Window(_body("as_of", "full", "max_reach_back", "producer_id_expiration_ms", "history_expiration_ms")):  # type: ignore[misc]
     """What a replay takes into account; as the flags of the shell command of the same names."""
 
 
-class PlanBody(_asking("topics", "exclude_topics", "boundaries", "remote", "sources", "partitions")):  # type: ignore[misc]
+class PlanBody(_body("topics", "exclude_topics", "boundaries", "remote", "sources", "partitions")):  # type: ignore[misc]
     """What to plan."""
 
     window: Window = Window()
@@ -110,24 +110,22 @@ class PlanBody(_asking("topics", "exclude_topics", "boundaries", "remote", "sour
         return body
 
 
-class PlannedRunBody(_asking("dry_run", "kind", "destination")):  # type: ignore[misc]
+class PlannedRunBody(_body("dry_run", "kind", "destination")):  # type: ignore[misc]
     """How to carry out a plan."""
 
 
-class ReplayBody(PlanBody, PlannedRunBody, _asking("verify_crc")):  # type: ignore[misc]
+class ReplayBody(PlanBody, PlannedRunBody, _body("verify_crc")):  # type: ignore[misc]
     """A replay: snapshots as files (`regenerate`), or segments with them into a store (`tier`)."""
 
 
-def body_of(kind: str, verb: Verb, door: Door) -> type[Asked]:
+def body_of(kind: str, verb: Verb, door: Door) -> type[Body]:
     """Return the body with which the API is asked for a run of a verb."""
     arguments = {name: (argument.checked, argument.default) for name, argument in verb.arguments.items()}
-    body: type[Asked] = create_model(
-        f"{kind.title()}Body", __base__=_asking(*door.asks, **arguments), __doc__=door.body
-    )
+    body: type[Body] = create_model(f"{kind.title()}Body", __base__=_body(*door.asks, **arguments), __doc__=door.body)
     return body
 
 
-def asked_by(body: Asked, kind: str) -> RunRequest:
+def asked_by(body: Body, kind: str) -> RunRequest:
     """Return the run that a body asks for; what was not given stays the service's, but for ``_ALWAYS``."""
     asked = body.model_dump(exclude={"kind"}, exclude_unset=True, exclude_none=True)
     given = {**body.model_dump(include=_ALWAYS), **asked.pop("window", {}), **asked}

@@ -20,7 +20,7 @@ from resnap.tiering.engine import Engine
 from resnap.tiering.planner import Planner
 from resnap.tiering.run_cache.run_cache import CacheFiles, RunCache
 from resnap.tiering.shipping.segment_copy import Uploading
-from resnap.tiering.shipping.stored_rules import Asked
+from resnap.tiering.shipping.stored_rules import ExplicitRules
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def planner_of(
     planner = Planner(
         rules=rules or rules_of(context.settings, context.clock),
         engine=engine,
-        asked=_rules_asked(context.settings),
+        asked=explicit_rules(context.settings),
         on_state=LargeStates(context.settings, context.warn, engine.reading.sources).look,
     )
     return replace(planner, run_cache=_run_cache(planner, context)) if cached else planner
@@ -91,9 +91,9 @@ def _refuse_later(rules: ReplayRules, clock: Clock) -> None:
         )
 
 
-def _rules_asked(settings: Settings) -> Asked:
+def explicit_rules(settings: Settings) -> ExplicitRules:
     """Return which of the rules a flag, or the request of a run, sets."""
-    return Asked(
+    return ExplicitRules(
         expiry=settings.origin("producer_id_expiration_ms").startswith(GIVEN_ORIGINS),
         as_of=settings.origin("as_of").startswith(GIVEN_ORIGINS),
         is_expiry_assumed=settings.producer_id_expiration_ms is None,

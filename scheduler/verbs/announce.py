@@ -26,7 +26,7 @@ _AGAIN: Final = "Next: the same command again, once what the errors and STOPS na
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class AnnounceRequest(Request):
     """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
 
     A dry run unless --publish is given. Asks for topics whose copying is paused, or whose leaders are down. Brokers up
@@ -49,7 +49,7 @@ class Asked(Request):
     )
 
 
-def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | Unread]:
+def run(request: AnnounceRequest, context: Context) -> Iterator[Reported[Announcement] | Unread]:
     """Announce the segments of each partition, or yield what could be announced.
 
     Raises:
@@ -79,7 +79,7 @@ def run(request: Asked, context: Context) -> Iterator[Reported[Announcement] | U
         yield Unread(faults=tuple(announcer.problems))
 
 
-def _result(one: Announcement, request: Asked) -> Reported[Announcement]:
+def _result(one: Announcement, request: AnnounceRequest) -> Reported[Announcement]:
     name, stop = one.partition.topic_partition, one.stop
     expired = (
         f"{name}: {one.expired} of the segments are older than retention.ms: brokers delete them, and their objects, as"
@@ -204,7 +204,7 @@ class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
 
 VERB = Verb(
     takes=(TOPIC, CLUSTER, KEY_PREFIX, STORE),
-    request=Asked,
+    request=AnnounceRequest,
     run=run,
     view=lambda request, _: AnnounceView(published=request.publish),
     reads="other",

@@ -181,7 +181,7 @@ MOST_TRANSACTIONAL_IDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class CensusRequest(Request):
     """Count the producers that a broker holds: by topic and age, what memory they take, and what expires when."""
 
     under_ms: Annotated[
@@ -194,7 +194,7 @@ class Asked(Request):
     ] = None
 
 
-def run(request: Asked, context: Context) -> Iterator[Counted | Unread]:
+def run(request: CensusRequest, context: Context) -> Iterator[Counted | Unread]:
     """Return the producers of each partition in scope.
 
     Raises:
@@ -271,7 +271,7 @@ class CensusView(View["Counted | Unread"]):
         *columns_of(CensusRow, "transactional", "openTransactions", "oneBatch", "heapBytes"),
     )
 
-    def __init__(self, request: Asked, context: Context) -> None:
+    def __init__(self, request: CensusRequest, context: Context) -> None:
         self._request, self._context = request, context
         present = context.settings.expiration_ms
         self._expirations = expirations(present, request.under_ms)
@@ -414,7 +414,7 @@ def _moment(name: str) -> str:
 
 VERB = Verb(
     takes=(PARTITIONS, CLUSTER, REPLAY, ENGINE, READING, STORE),
-    request=Asked,
+    request=CensusRequest,
     run=run,
     view=CensusView,
     rows=(CensusRow,),

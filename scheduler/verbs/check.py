@@ -47,7 +47,7 @@ _MOST_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class CheckRequest(Request):
     """Say for each topic whether tiering can be turned on, and what stops it.
 
     Ends with 0 if no topic is blocked, with 4 if one is, and with 3 if one could not be judged; topics that Kafka never
@@ -106,7 +106,7 @@ class TopicRow(_Head, SizesRow):
     notChecked: list[str]
 
 
-def run(request: Asked, context: Context) -> Results[Any]:
+def run(request: CheckRequest, context: Context) -> Results[Any]:
     """Return the result for each topic in scope; those that brokers never tier are excluded unless named.
 
     Raises:
@@ -314,7 +314,7 @@ VERB = Verb(
         *(PARTITIONS, CLUSTER, REMOTE, SERVER, METADATA),
         *(("producer_id_expiration_ms", "transaction_max_timeout_ms"), STORE),
     ),
-    request=Asked,
+    request=CheckRequest,
     run=run,
     view=lambda request, context: (
         moves.BeforeMoveView() if request.before_move else CheckView(request.scope, context.settings)

@@ -45,28 +45,28 @@ MetadataLog = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageAsked(Request):
+class ImageRequest(Request):
     """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
 
     directory: MetadataLog = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdsAsked(Request):
+class ProducerIdsRequest(Request):
     """Show every block of producer ids: which broker got it, under which epoch, and when."""
 
     directory: MetadataLog = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigAsked(Request):
+class ConfigRequest(Request):
     """Show what brokers use: each setting's value, who set it, and what that overrules."""
 
     directory: MetadataLog = None
 
 
 def run(
-    request: ImageAsked | ProducerIdsAsked | ConfigAsked, context: Context, relying_on: Collection[type] = ()
+    request: ImageRequest | ProducerIdsRequest | ConfigRequest, context: Context, relying_on: Collection[type] = ()
 ) -> Iterator[Reported[MetadataImage]]:
     """Yield the image, for which no record of ``relying_on`` must have been skipped.
 
@@ -305,21 +305,21 @@ def _history(image: MetadataImage, static: Mapping[str, str]) -> list[Row]:
 
 IMAGE = Verb(
     takes=(METADATA, SERVER),
-    request=ImageAsked,
+    request=ImageRequest,
     run=run,
     view=lambda _, context: ImageView(whole=context.settings.output != "table"),
     reads="other",
 )
 PRODUCER_IDS = Verb(
     takes=(METADATA, SERVER),
-    request=ProducerIdsAsked,
+    request=ProducerIdsRequest,
     run=partial(run, relying_on=(ProducerIdsRecord,)),
     view=lambda *_: ProducerIdsView(),
     reads="other",
 )
 CONFIG = Verb(
     takes=(METADATA, SERVER),
-    request=ConfigAsked,
+    request=ConfigRequest,
     run=partial(run, relying_on=SETTINGS_TYPES),
     view=lambda _, context: ConfigView(
         {} if context.settings.server_properties is None else static_properties(context.settings.server_properties)
@@ -329,13 +329,13 @@ CONFIG = Verb(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditAsked(Request):
+class AuditRequest(Request):
     """Check that every producer id in snapshots and segments is in exactly one block that was allocated."""
 
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")]
 
 
-def run_audit(request: AuditAsked, context: Context) -> Iterator[Reported[Audit]]:
+def run_audit(request: AuditRequest, context: Context) -> Iterator[Reported[Audit]]:
     """Yield the audit, by the metadata log in the log dir or that the settings name.
 
     Raises:
@@ -421,7 +421,7 @@ class AuditView(View["Reported[Audit]"]):
 
 AUDIT = Verb(
     takes=(TOPIC, METADATA, SERVER, STORE),
-    request=AuditAsked,
+    request=AuditRequest,
     run=run_audit,
     view=lambda *_: AuditView(),
     reads="other",

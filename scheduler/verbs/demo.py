@@ -53,7 +53,7 @@ LEGEND: Final = "# a right snapshot   . none   ! wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class DemoRequest(Request):
     """See it work: a log without its snapshots, the whole job is done, and the result compared; in a minute, here."""
 
     directory: Annotated[
@@ -118,7 +118,7 @@ class Ended(Result):
         return tuple(boundary for boundary in self.lost if boundary.fate == "equal")
 
 
-def run(request: Asked, context: Context) -> Iterator[Reported[str] | Step | Ended]:
+def run(request: DemoRequest, context: Context) -> Iterator[Reported[str] | Step | Ended]:
     """Take the steps one after the other, each with its title first; what is not as it should be is a fault of the end.
 
     Raises:
@@ -384,7 +384,7 @@ class DemoView(View[Reported[str] | Step | Ended]):
 
 VERB = Verb(
     takes=(ENGINE,),
-    request=Asked,
+    request=DemoRequest,
     run=run,
     view=lambda request, _: DemoView(stays=request.keep or request.directory is not None),
     reads="other",

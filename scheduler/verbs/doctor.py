@@ -111,7 +111,7 @@ def failed(check: str, error: ResnapError) -> DoctorFinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class DoctorRequest(Request):
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
 
     places: Annotated[
@@ -128,7 +128,7 @@ class Asked(Request):
     ] = None
 
 
-def run(request: Asked, context: Context) -> Iterator[DoctorFinding]:
+def run(request: DoctorRequest, context: Context) -> Iterator[DoctorFinding]:
     """Yield the findings, one at a time, as they are made."""
     settings, places = context.settings, request.places or [*map(str, context.settings.log_dirs)]
     return examine(settings, process_environment(), context.clock, places=places, store_url=request.store)
@@ -466,7 +466,7 @@ class DoctorView(View[DoctorFinding]):
 
 VERB = Verb(
     takes=(SERVER, METADATA, ("producer_id_expiration_ms", "kafka_version"), ENGINE, S3),
-    request=Asked,
+    request=DoctorRequest,
     run=run,
     view=lambda request, context: DoctorView(request.places or (), rule_flags_of(context.settings)),
     reads="other",

@@ -28,7 +28,7 @@ from resnap.tiering.selection import Scope, SelectedPartition, select
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class ExplainRequest(Request):
     """Show the batches that made each entry of the producer snapshot at OFFSET."""
 
     source: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, the partition's directory, or a URL.")]
@@ -53,7 +53,7 @@ class Explained(Result):
     """The transaction that is open at the offset, unless it has ended since, by the log or at the leader."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Explained | Reported[LostLeader]]:
+def run(request: ExplainRequest, context: Context) -> Iterator[Explained | Reported[LostLeader]]:
     """Yield what made each entry, by producer id; then what is wrong with a replica that lost its producer state.
 
     Raises:
@@ -156,7 +156,7 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
         *columns_of(BatchRow, "producerEpoch", "baseSequence", "lastSequence", "isTransactional", "coordinatorEpoch"),
     )
 
-    def __init__(self, request: Asked, connection: Sequence[str]) -> None:
+    def __init__(self, request: ExplainRequest, connection: Sequence[str]) -> None:
         self._request, self._connection, self._producers = request, connection, 0
         self._open: list[OpenTransaction] = []
         self._lost: LostLeader | None = None
@@ -201,7 +201,7 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
 
 VERB = Verb(
     takes=(CLUSTER, REMOTE, STORE),
-    request=Asked,
+    request=ExplainRequest,
     run=run,
     view=lambda request, context: ExplainView(request, connection_of(context.settings)),
     reads="other",

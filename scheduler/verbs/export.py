@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class ExportRequest(Request):
     """Write what a cluster needs besides its records to a store: groups' offsets, ACLs, quotas, configuration.
 
     Reads __consumer_offsets and the metadata log in the log dirs of one node, beside a running broker, and writes one
@@ -63,7 +63,7 @@ class Exported:
     deleted: int
 
 
-def run(request: Asked, context: Context) -> Iterator[Reported[Exported]]:
+def run(request: ExportRequest, context: Context) -> Iterator[Reported[Exported]]:
     """Yield what was written; with ``dry_run`` what would be.
 
     Raises:
@@ -187,7 +187,7 @@ def contents(state: ClusterState) -> str:
 
 VERB = Verb(
     takes=(METADATA, SERVER, WRITE, S3),
-    request=Asked,
+    request=ExportRequest,
     run=run,
     view=lambda _, context: ExportView(dry_run=context.settings.dry_run),
     to="to",
@@ -196,7 +196,7 @@ VERB = Verb(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterAsked(Request):
+class ClusterRequest(Request):
     """Write what a running cluster tells of itself to a store: groups' offsets, ACLs, quotas, configuration.
 
     Like `resnap export`, with one command for all brokers, from anywhere, and for clusters with ZooKeeper, too. Brokers
@@ -213,7 +213,7 @@ class ClusterAsked(Request):
     ] = None
 
 
-def ask_cluster(request: ClusterAsked, context: Context) -> Iterator[Reported[Exported]]:
+def ask_cluster(request: ClusterRequest, context: Context) -> Iterator[Reported[Exported]]:
     """Yield what was written; with ``dry_run`` what would be.
 
     Raises:
@@ -231,7 +231,7 @@ def ask_cluster(request: ClusterAsked, context: Context) -> Iterator[Reported[Ex
 
 CLUSTER_VERB = Verb(
     takes=(CLUSTER, WRITE, S3),
-    request=ClusterAsked,
+    request=ClusterRequest,
     run=ask_cluster,
     view=lambda _, context: ExportView(dry_run=context.settings.dry_run),
     reads="cluster",

@@ -56,7 +56,7 @@ SILENT_HINT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatusAsked(Request):
+class StatusRequest(Request):
     """Say for each topic of a whole cluster whether tiering can be turned on, and what stops it.
 
     Asks the services beside the brokers, which the [[fleet]] tables of the configuration file name, and with
@@ -66,7 +66,7 @@ class StatusAsked(Request):
     """
 
 
-def run_status(_: StatusAsked, context: Context) -> Iterator[Reported[TopicAnswer | FleetStatus]]:
+def run_status(_: StatusRequest, context: Context) -> Iterator[Reported[TopicAnswer | FleetStatus]]:
     """Yield the result of each topic of the cluster, then the brokers, and which of them did not answer.
 
     Raises:
@@ -153,7 +153,7 @@ class FleetView(View["Reported[TopicAnswer | FleetStatus]"]):
 
 STATUS = Verb(
     takes=(TOPIC, CLUSTER),
-    request=StatusAsked,
+    request=StatusRequest,
     run=run_status,
     view=lambda _, context: FleetView(settings=context.settings),
     reads="other",
@@ -165,7 +165,7 @@ _MIN: Final = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GateAsked(Request):
+class GateRequest(Request):
     """Say whether a broker may be stopped now, as for an installation of snapshots; made to be called in a loop.
 
     No partition may go offline or fall below min.insync.replicas by it, no other broker may be down, the snapshots that
@@ -178,7 +178,7 @@ class GateAsked(Request):
     broker: Annotated[int, typer.Option("--broker", metavar="ID", min=0, help="Node id of the broker to be stopped.")]
 
 
-def run_gate(request: GateAsked, context: Context) -> Iterator[Result]:
+def run_gate(request: GateRequest, context: Context) -> Iterator[Result]:
     """Yield what is against stopping the broker now, then what is not known.
 
     Raises:
@@ -295,7 +295,7 @@ class GateView(View[Result]):
 
 GATE = Verb(
     takes=(TOPIC, CLUSTER),
-    request=GateAsked,
+    request=GateRequest,
     run=run_gate,
     view=lambda request, _: GateView(broker_id=request.broker),
     reads="other",

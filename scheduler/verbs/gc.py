@@ -31,7 +31,7 @@ LEAST_AGE_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class GcRequest(Request):
     """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else.
 
     With --brokers, what brokers have left there: the objects of segments whose copy or deletion never ended, or that
@@ -85,7 +85,7 @@ class Found(Result):
     """Why brokers do not read its segment again, if they have left it."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Found | Reported[int] | Unread]:
+def run(request: GcRequest, context: Context) -> Iterator[Found | Reported[int] | Unread]:
     """Yield how much is not old enough, then what runs or brokers have left and is, deleting it if that is asked for.
 
     Raises:
@@ -105,7 +105,7 @@ def run(request: Asked, context: Context) -> Iterator[Found | Reported[int] | Un
         yield from _of_brokers(request, context, store, partial(metadata_of, cluster))
 
 
-def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[Found | Reported[int] | Unread]:
+def _of_runs(request: GcRequest, context: Context, store: ObjectStore) -> Iterator[Found | Reported[int] | Unread]:
     is_alone = request.no_other_writers
     garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=is_alone)
     if request.delete and not is_alone and (garbage.objects or garbage.unfinished):
@@ -128,7 +128,7 @@ def _of_runs(request: Asked, context: Context, store: ObjectStore) -> Iterator[F
 
 
 def _of_brokers(
-    request: Asked, context: Context, store: ObjectStore, read: ReadMetadata
+    request: GcRequest, context: Context, store: ObjectStore, read: ReadMetadata
 ) -> Iterator[Found | Reported[int] | Unread]:
     garbage = find_brokers_garbage(store, read, older_than_ms=request.older_than_ms)
     if request.delete and not request.no_other_writers and garbage.segments:
@@ -198,7 +198,7 @@ class GarbageView(View[Found | Reported[int] | Unread]):
     name = "garbage"
     kind = "garbage"
 
-    def __init__(self, request: Asked, settings: Settings) -> None:
+    def __init__(self, request: GcRequest, settings: Settings) -> None:
         self.columns = (
             Column(key="key", title="KEY"),
             BYTES,
@@ -252,7 +252,7 @@ class GarbageView(View[Found | Reported[int] | Unread]):
 
 VERB = Verb(
     takes=(CLUSTER, S3),
-    request=Asked,
+    request=GcRequest,
     run=run,
     view=lambda request, context: GarbageView(request, context.settings),
     reads="other",

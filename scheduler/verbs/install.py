@@ -27,7 +27,7 @@ from resnap.tiering.installing.undo import FileChange, read_undo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class InstallRequest(Request):
     """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
 
     The log dir's lock is held until the end; a valid snapshot with entries is replaced only with --replace
@@ -63,7 +63,7 @@ class Asked(Request):
     ] = None
 
 
-def run(request: Asked, context: Context) -> Iterator[Result]:
+def run(request: InstallRequest, context: Context) -> Iterator[Result]:
     """Install what is staged, or undo what did so.
 
     Raises:
@@ -289,7 +289,7 @@ class UndoView(View["Reported[FileChange]"]):
         yield counts if removed or restored else "Nothing to undo."
 
 
-def view_of(request: Asked, context: Context) -> View[Any]:
+def view_of(request: InstallRequest, context: Context) -> View[Any]:
     """Return how the results of ``run`` are shown."""
     settings = context.settings
     if request.undo is not None:
@@ -299,7 +299,7 @@ def view_of(request: Asked, context: Context) -> View[Any]:
 
 VERB = Verb(
     takes=(TOPIC, WRITE, S3, ("kafka_version",)),
-    request=Asked,
+    request=InstallRequest,
     run=run,
     view=view_of,
     reads="other",

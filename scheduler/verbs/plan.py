@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class PlanRequest(Request):
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
 
     save: Annotated[
@@ -41,12 +41,12 @@ class Asked(Request):
     rules: ReplayRules | None = None
     """What the replay is done by."""
 
-    def settled(self, context: Context) -> Asked:
+    def settled(self, context: Context) -> PlanRequest:
         """Return the request with its rules: T is fixed here."""
         return replace(self, rules=rules_of(context.settings, context.clock))
 
 
-def run(request: Asked, context: Context) -> Iterator[Unread | Reported[Planned] | Rebuilt]:
+def run(request: PlanRequest, context: Context) -> Iterator[Unread | Reported[Planned] | Rebuilt]:
     """Return what would be made of each partition, or what the snapshots there are worth; write the plan where asked.
 
     Raises:
@@ -84,7 +84,7 @@ def _keep(path: Path, text: str) -> None:
         raise ResnapError(what, hint=hint) from error
 
 
-def view_of(request: Asked, context: Context) -> View[Any]:
+def view_of(request: PlanRequest, context: Context) -> View[Any]:
     """Return how the results of this run are shown."""
     if request.prove or request.rules is None:
         return JudgedView(request.scope)
@@ -93,7 +93,7 @@ def view_of(request: Asked, context: Context) -> View[Any]:
 
 VERB = Verb(
     takes=(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, STORE),
-    request=Asked,
+    request=PlanRequest,
     run=run,
     view=view_of,
 )

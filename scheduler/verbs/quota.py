@@ -47,7 +47,7 @@ UserDefault = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetAsked(Request):
+class SetRequest(Request):
     """Set the producer_ids_rate of a user, or of the default user."""
 
     rate: Annotated[float, typer.Argument(metavar="RATE", help="producer_ids_rate: new producer ids an hour.")]
@@ -56,14 +56,14 @@ class SetAsked(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteAsked(Request):
+class DeleteRequest(Request):
     """Delete the producer_ids_rate of a user, or of the default user."""
 
     user: User = None
     user_default: UserDefault = False
 
 
-def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Reported[Row]]:
+def run(request: SetRequest | DeleteRequest, context: Context) -> Iterator[Reported[Row]]:
     """Set or delete the rate of one user.
 
     Raises:
@@ -75,7 +75,7 @@ def run(request: SetAsked | DeleteAsked, context: Context) -> Iterator[Reported[
     user, file = _one(request.user, default=request.user_default), _quota_file(context)
     if file is None:
         raise UsageError("there is no state directory to keep quotas in", hint="give --state-dir")
-    if isinstance(request, DeleteAsked):
+    if isinstance(request, DeleteRequest):
         file.delete_rate(user)
         yield Reported(what={"user": user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
         return
@@ -97,7 +97,7 @@ class ChangedView(View["Reported[Row]"]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeAsked(Request):
+class DescribeRequest(Request):
     """Show the quotas that are set, and those of a cluster, with their origin."""
 
     user: User = None
@@ -114,7 +114,7 @@ class Quota(Result):
     origin: str
 
 
-def describe(request: DescribeAsked, context: Context) -> Iterator[Quota | Reported[str]]:
+def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | Reported[str]]:
     """Yield the quotas that are set, with their origin; if there are none, what that means.
 
     Raises:
@@ -224,8 +224,8 @@ def _one(name: str | None, *, default: bool) -> str | None:
     return chosen.name
 
 
-SET = Verb(takes=(STATE,), request=SetAsked, run=run, view=lambda *_: ChangedView(), reads="other")
-DELETE = Verb(takes=(STATE,), request=DeleteAsked, run=run, view=lambda *_: ChangedView(), reads="other")
+SET = Verb(takes=(STATE,), request=SetRequest, run=run, view=lambda *_: ChangedView(), reads="other")
+DELETE = Verb(takes=(STATE,), request=DeleteRequest, run=run, view=lambda *_: ChangedView(), reads="other")
 DESCRIBE = Verb(
-    takes=(STATE, METADATA, CLUSTER), request=DescribeAsked, run=describe, view=lambda *_: QuotaView(), reads="other"
+    takes=(STATE, METADATA, CLUSTER), request=DescribeRequest, run=describe, view=lambda *_: QuotaView(), reads="other"
 )

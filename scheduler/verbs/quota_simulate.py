@@ -33,7 +33,7 @@ from resnap.tiering.quota.user_quotas import rates_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SimulateAsked(Request):
+class SimulateRequest(Request):
     """Replay a log's producers through a quota, and show which principals it throttles, when, and for how long."""
 
     rate: Annotated[
@@ -63,7 +63,7 @@ class SimulateAsked(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdviseAsked(Request):
+class AdviseRequest(Request):
     """Find the rate that would not have throttled the quietest 99 % of principals, and what it stops."""
 
     share: Annotated[
@@ -79,7 +79,7 @@ class AdviseAsked(Request):
     unit: Unit = "hour"
 
 
-def _rules(request: SimulateAsked | AdviseAsked, false_positive_rate: float, *, permissive: bool) -> Rules:
+def _rules(request: SimulateRequest | AdviseRequest, false_positive_rate: float, *, permissive: bool) -> Rules:
     """Return the rules of the quota that the flags ask for."""
     window_ms, unit = request.window_seconds * 1000, RateUnit[request.unit.upper()]
     cycle = life_cycle(request.profile, window_ms)
@@ -99,7 +99,7 @@ class LogRead(Result):
     unlimited: list[str]
 
 
-def simulated(request: SimulateAsked, context: Context) -> Iterator[LogRead | Reported[PrincipalOutcome] | Unread]:
+def simulated(request: SimulateRequest, context: Context) -> Iterator[LogRead | Reported[PrincipalOutcome] | Unread]:
     """Yield what the quota would have done with the uses of producer ids in a log, principal by principal.
 
     Raises:
@@ -135,7 +135,7 @@ def _simulate(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) -> 
     return simulate(principal, uses, rate, rules).counted() if len(uses.at_ms) else None
 
 
-def _rates(request: SimulateAsked, context: Context) -> UserRates:
+def _rates(request: SimulateRequest, context: Context) -> UserRates:
     if request.rate is not None:
         check_value(user(None), PRODUCER_IDS_RATE, request.rate)
         return UserRates(default=request.rate)
@@ -230,7 +230,7 @@ class Advised(Result):
     outcome: PrincipalOutcome
 
 
-def advised(request: AdviseAsked, context: Context) -> Iterator[Advice | Advised | Unread]:
+def advised(request: AdviseRequest, context: Context) -> Iterator[Advice | Advised | Unread]:
     """Find the rate, and yield what each principal needs, the most first.
 
     Raises:
@@ -325,13 +325,13 @@ class AdviceView(View[Advice | Advised | Unread]):
 
 SIMULATE = Verb(
     takes=(TOPIC, METADATA, ENGINE, SPARK, STATE, STORE),
-    request=SimulateAsked,
+    request=SimulateRequest,
     run=simulated,
     view=lambda *_: SimulationView(),
 )
 ADVISE = Verb(
     takes=(TOPIC, CLUSTER, SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, SPARK, STORE),
-    request=AdviseAsked,
+    request=AdviseRequest,
     run=advised,
     view=lambda request, context: AdviceView(
         unit=request.unit, share=request.share, is_table=context.settings.output == "table"

@@ -43,7 +43,7 @@ REPLANS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class RegenerateRequest(Request):
     """Rebuild producer snapshots, and write them as DIR/<topic>-<partition>/<offset, 20 digits>.snapshot.
 
     Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
@@ -52,7 +52,7 @@ class Asked(Request):
     into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")]
 
 
-def run(request: Asked, context: Context) -> Iterator[Unread | Reported[Planned] | Rebuilt]:
+def run(request: RegenerateRequest, context: Context) -> Iterator[Unread | Reported[Planned] | Rebuilt]:
     """Return what was rebuilt of each partition; with ``dry_run`` what would be.
 
     Raises:
@@ -81,7 +81,7 @@ def run(request: Asked, context: Context) -> Iterator[Unread | Reported[Planned]
     return chain(unread(selection), _regenerate(planner, planned, request.into, sink_url, context))
 
 
-def view_of(request: Asked, context: Context) -> View[Any]:
+def view_of(request: RegenerateRequest, context: Context) -> View[Any]:
     """Return how the results of this run are shown."""
     if context.settings.dry_run:
         return DryRunView(f"snapshots into {request.into}")
@@ -210,7 +210,7 @@ def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> N
 
 VERB = Verb(
     takes=(SOURCE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, STORE),
-    request=Asked,
+    request=RegenerateRequest,
     run=run,
     view=view_of,
     to="into",

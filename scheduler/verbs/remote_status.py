@@ -61,7 +61,7 @@ _NO_METADATA: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class RemoteStatusRequest(Request):
     """Show what brokers know of remote storage: segments by state, orphans, gaps; against disk and store.
 
     By the metadata topic in LOG_DIR, or of the cluster that --bootstrap-server names, where LOG_DIR is optional.
@@ -95,7 +95,7 @@ class RemoteStatus:
     """When it was read."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Reported[RemoteStatus]]:
+def run(request: RemoteStatusRequest, context: Context) -> Iterator[Reported[RemoteStatus]]:
     """Yield the one status of all partitions; what is harmful, or could not be read, is a fault.
 
     Raises:
@@ -438,7 +438,7 @@ def _custom_metadata(data: bytes | None) -> Row | None:
 
 VERB = Verb(
     takes=(TOPIC, CLUSTER, COPYING_IN_TIME, S3),
-    request=Asked,
+    request=RemoteStatusRequest,
     run=run,
     view=lambda request, context: RemoteStatusView(
         whole=context.settings.output != "table", has_store=request.store is not None

@@ -48,7 +48,7 @@ _ALONE: Final = "make sure that nothing ships or deletes there, brokers included
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class RepairRequest(Request):
     """Replace snapshots and transaction indexes that a replay of what is tiered proves wrong, and nothing else.
 
     The originals are kept in the store, and --undo puts them back. What cannot be repaired is named.
@@ -70,7 +70,7 @@ class Asked(Request):
     ] = None
 
 
-def run(request: Asked, context: Context) -> Results[Result]:
+def run(request: RepairRequest, context: Context) -> Results[Result]:
     """Return the name of the run, then what is repaired, by partition; or what is put back, by segment.
 
     Raises:
@@ -104,7 +104,7 @@ def run(request: Asked, context: Context) -> Results[Result]:
     return do
 
 
-def _refuse_below_manifests(store: ObjectStore, request: Asked, sources: Sources) -> None:
+def _refuse_below_manifests(store: ObjectStore, request: RepairRequest, sources: Sources) -> None:
     """Refuse the folder of brokers' objects alone where manifests of Resnap's are above: they name the same objects."""
     above = manifests_above(store.url, sources)
     if above is not None:
@@ -113,7 +113,7 @@ def _refuse_below_manifests(store: ObjectStore, request: Asked, sources: Sources
         raise UsageError(what, hint=f"`{shlex.join(['resnap', 'repair', above, *topics])}` repairs both")
 
 
-def _is_conditional(store: ObjectStore, request: Asked, context: Context) -> bool:
+def _is_conditional(store: ObjectStore, request: RepairRequest, context: Context) -> bool:
     """Return whether the store replaces one version only; refuse where nothing keeps other writers away."""
     if context.settings.dry_run:
         return False
@@ -149,7 +149,7 @@ def _nothing_tiered(url: str) -> UsageError:
     return UsageError(f"{url} holds no tiered segment", hint=hint)
 
 
-def _undo(name: str, store: ObjectStore, request: Asked, context: Context) -> Iterator[Result]:
+def _undo(name: str, store: ObjectStore, request: RepairRequest, context: Context) -> Iterator[Result]:
     found = [folder for folder in folders_in(store, name) if folder.run == name and RECORD in folder.names]
     if not found:
         there = ", ".join(runs(folders_in(store))) or "none"
@@ -343,14 +343,14 @@ class UndoView(View[Result]):
             yield "Next: `resnap repair` again, where the originals were wrong."
 
 
-def _view(request: Asked, context: Context) -> View[Result]:
+def _view(request: RepairRequest, context: Context) -> View[Result]:
     is_dry = context.settings.dry_run
     return UndoView(is_dry=is_dry) if request.undo is not None else RepairView(request.url, is_dry=is_dry)
 
 
 VERB = Verb(
     takes=(TOPIC, ("kafka_version",), REPLAY, ENGINE, READING, WRITE, STORE),
-    request=Asked,
+    request=RepairRequest,
     run=run,
     view=_view,
     reads="other",

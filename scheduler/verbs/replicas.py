@@ -48,7 +48,7 @@ _HEAL: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class ReplicasRequest(Request):
     """Find replicas that lack producer state which another replica, or the log, has: they must not become leaders.
 
     Asks every replica of the cluster that --bootstrap-server names (DescribeProducers, brokers from 2.8 on). A
@@ -66,7 +66,7 @@ class Asked(Request):
         ),
     ] = None
 
-    def settled(self, context: Context) -> Asked:  # noqa: ARG002 - as others do
+    def settled(self, context: Context) -> ReplicasRequest:  # noqa: ARG002 - as others do
         """Return the request with its log dirs as sources, of which a run of the service has none.
 
         Raises:
@@ -92,7 +92,7 @@ class Ended(Result):
     """Of the brokers; None where they were not asked."""
 
 
-def run(request: Asked, context: Context) -> Iterator[Reported[Sequence[ReplicaFinding]] | Ended]:
+def run(request: ReplicasRequest, context: Context) -> Iterator[Reported[Sequence[ReplicaFinding]] | Ended]:
     """Yield the partitions with replicas that are not as they should be, then how many were asked.
 
     Raises:
@@ -387,7 +387,7 @@ class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
 
 VERB = Verb(
     takes=(TOPIC, CLUSTER, REMOTE, RULES, ENGINE, SPARK, STORE),
-    request=Asked,
+    request=ReplicasRequest,
     run=run,
     view=lambda _, context: ReplicasView(connection_of(context.settings)),
     reads="cluster",

@@ -60,7 +60,7 @@ from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class RestoreRequest(Request):
     """Make partition directories of what was shipped, which a broker opens: logs, indexes, snapshots, leader epochs.
 
     Each is whole and compared with its manifests before it has its name; what is there already is never touched. With
@@ -169,7 +169,7 @@ class Order:
         return self.assignment is not None or self.new_cluster is not None
 
 
-def run(asked: Asked, context: Context) -> Iterator[Result]:
+def run(asked: RestoreRequest, context: Context) -> Iterator[Result]:
     """Restore every partition in scope that can be.
 
     Raises:
@@ -442,7 +442,7 @@ def _restoration(
     )
 
 
-def _order(asked: Asked, settings: Settings) -> Order:
+def _order(asked: RestoreRequest, settings: Settings) -> Order:
     """Return what is to be restored, and where.
 
     Raises:
@@ -491,7 +491,7 @@ def _topic_id(text: str) -> tuple[str, str]:
 
 VERB = Verb(
     takes=(TOPIC, CLUSTER, REPLAY, ENGINE, WRITE, COPYING, STORE),
-    request=Asked,
+    request=RestoreRequest,
     run=run,
     view=lambda _, context: RestoreView(dry_run=context.settings.dry_run),
     reads="other",

@@ -45,7 +45,7 @@ _HIDDEN: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class RetainRequest(Request):
     """Apply a retention to what was shipped, oldest segments first, as Kafka does; a dry run unless --delete is given.
 
     Give no less than the topic's own retention: a segment that a broker still has would be shipped again.
@@ -67,7 +67,7 @@ class Asked(Request):
     delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False
 
 
-def run(request: Asked, context: Context) -> Iterator[Reported[PartitionRetention] | Unread]:
+def run(request: RetainRequest, context: Context) -> Iterator[Reported[PartitionRetention] | Unread]:
     """Apply the limits to each partition.
 
     Nothing is deleted of a partition with a manifest that cannot be read, or at which another run is at work; nor of
@@ -261,7 +261,7 @@ def _limits(retention: str | None, retention_bytes: str | None) -> Limits:
 
 VERB = Verb(
     takes=(TOPIC, S3),
-    request=Asked,
+    request=RetainRequest,
     run=run,
     view=lambda request, _: RetainView(request.url, dry_run=not request.delete),
     reads="other",

@@ -75,7 +75,7 @@ _MOST_NAMED: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class ScanRequest(Request):
     """Show which closed segments have no usable producer snapshot at their end, and what blocks each partition.
 
     Also what a replay would read: READ NOW for brokers that load the snapshots now, READ ROLL with `--as-of roll`.
@@ -91,7 +91,7 @@ class Asked(Request):
     ] = False
 
 
-def run(request: Asked, context: Context) -> Iterator[Reported[PartitionScan] | Unread]:
+def run(request: ScanRequest, context: Context) -> Iterator[Reported[PartitionScan] | Unread]:
     """Return what each partition in scope lacks.
 
     Raises:
@@ -325,7 +325,7 @@ class ScanView(SummedView["Reported[PartitionScan] | Unread"]):
     )
     most_first = "lost"
 
-    def __init__(self, request: Asked) -> None:
+    def __init__(self, request: ScanRequest) -> None:
         self._request = request
         self._totals = dict.fromkeys(("partitions", "segments", "boundaries", "lost", "compacted", "problems"), 0)
         self._stops: dict[str, tuple[SelectedPartition, Refusal]] = {}
@@ -404,7 +404,7 @@ class ScanView(SummedView["Reported[PartitionScan] | Unread"]):
 
 VERB = Verb(
     takes=(PARTITIONS, REMOTE, CLUSTER, RULES, STORE),
-    request=Asked,
+    request=ScanRequest,
     run=run,
     view=lambda request, _: ScanView(request),
     is_short=True,

@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class TierRequest(Request):
     """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
 
     What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named
@@ -89,7 +89,7 @@ class Asked(Request):
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")]
 
 
-def run(request: Asked, context: Context) -> Results[Result]:
+def run(request: TierRequest, context: Context) -> Results[Result]:
     """Return what ships, and reports each partition as it is done; with ``dry_run`` what would be replayed.
 
     Raises:
@@ -181,7 +181,7 @@ def _stops(planner: Planner, left: Left, starts: Mapping[Place, BrokerStart], co
         yield f"{reason.value}: {selected.topic_partition}{more}: {first.detail}: {first.hint}"
 
 
-def _dry_run(request: Asked, work: TierWork, context: Context) -> Iterator[Result]:
+def _dry_run(request: TierRequest, work: TierWork, context: Context) -> Iterator[Result]:
     with context.progress("look", "plan") as (looking, planning):
         left = left_to_ship(request.scope, work, request.saved, looking)
         planned = plans_of(work, left.orders, planning)
@@ -490,7 +490,7 @@ class DryTierView(DryRunView):
 
 VERB = Verb(
     takes=(PARTITIONS, REMOTE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE),
-    request=Asked,
+    request=TierRequest,
     run=run,
     view=lambda request, context: (DryTierView if context.settings.dry_run else TierView)(request.scope, request.to),
     to="to",

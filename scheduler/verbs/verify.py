@@ -64,7 +64,7 @@ UNFIT: Final = "partitionsUnfit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class VerifyRequest(Request):
     """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
 
     In a store, every object is compared with its manifest, and every snapshot with a replay of what is stored.
@@ -91,7 +91,7 @@ class Asked(Request):
         typer.Option("--since", metavar="TIME|DURATION", help="Of a store: only segments shipped since then."),
     ] = None
 
-    def settled(self, context: Context) -> Asked:
+    def settled(self, context: Context) -> VerifyRequest:
         """Return the request with the store that it is of, if it is of one; a run of the service always is.
 
         Raises:
@@ -115,12 +115,12 @@ class Asked(Request):
         return replace(self, scope=replace(self.scope, sources=(store,)), store=store)
 
 
-def run(request: Asked, context: Context) -> Results[Result]:
+def run(request: VerifyRequest, context: Context) -> Results[Result]:
     """Return what the snapshots of log dirs, or a store, are worth; raises as what it does raises."""
     return _of_log_dirs(request, context) if request.store is None else _of_store(request, request.store, context)
 
 
-def _of_log_dirs(request: Asked, context: Context) -> Iterator[Result]:
+def _of_log_dirs(request: VerifyRequest, context: Context) -> Iterator[Result]:
     """Return how the snapshots of each partition compare with a replay.
 
     Raises:
@@ -177,7 +177,7 @@ def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iter
         yield Result(faults=(VerificationError(what, hint=hint),))
 
 
-def _of_store(request: Asked, url: str, context: Context) -> Results[Result]:
+def _of_store(request: VerifyRequest, url: str, context: Context) -> Results[Result]:
     """Return what reads a store back, and reports segments, then what they are together, then snapshots.
 
     Raises:
@@ -450,14 +450,14 @@ def _moment(since: str, context: Context) -> int:
         raise UsageError(f"--since {since}: {error}") from error
 
 
-def view_of(request: Asked, _: Context) -> View[Any]:
+def view_of(request: VerifyRequest, _: Context) -> View[Any]:
     """Return how the results of this run are shown."""
     return JudgedView(request.scope, request.snapshots) if request.store is None else StoreView()
 
 
 VERB = Verb(
     takes=(PARTITIONS, REMOTE, ("kafka_version",), REPLAY, ENGINE, READING, MEMORY, STORE),
-    request=Asked,
+    request=VerifyRequest,
     run=run,
     view=view_of,
     reads="store",

@@ -31,7 +31,7 @@ PRODUCER_ID: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class BrokerRequest:
     """One request; of a batch or ``InitProducerId`` also whom it names."""
 
     key: int
@@ -52,14 +52,14 @@ class Script:
     log_start_offset: int = -1
     transactions_v2: bool = False
     """Whether the cluster has ``transaction.version`` 2."""
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[BrokerRequest] = field(default_factory=list)
     written: int = 0
 
     def error(self, key: int) -> int:
         return self.errors[key].popleft() if self.errors[key] else 0
 
     def count(self, key: int) -> int:
-        return sum(one.key == key for one in self.asked)
+        return sum(one.key == key for one in self.requests)
 
 
 class ScriptedBroker:
@@ -86,7 +86,7 @@ class ScriptedBroker:
         return struct.pack(">i", 0) + broker + _string("cluster") + struct.pack(">i", 0) + topic
 
     def _coordinator(self, script: Script, _version: int, _body: bytes) -> bytes:
-        script.asked.append(Asked(key=FIND_COORDINATOR))
+        script.requests.append(BrokerRequest(key=FIND_COORDINATOR))
         return struct.pack(">ihhi", 0, 0, -1, 0) + _string("127.0.0.1") + struct.pack(">i", self.port)
 
 
@@ -118,7 +118,7 @@ def _init_producer_id(script: Script, version: int, body: bytes) -> bytes:
         producer_id, epoch = struct.unpack_from(">qh", body, len(body) - 11)
     else:
         producer_id, epoch = -1, -1
-    script.asked.append(Asked(key=INIT_PRODUCER_ID, producer_id=producer_id, epoch=epoch))
+    script.requests.append(BrokerRequest(key=INIT_PRODUCER_ID, producer_id=producer_id, epoch=epoch))
     error = script.error(INIT_PRODUCER_ID)
     given = (-1, -1) if error else (PRODUCER_ID, epoch + 1)
     answer = struct.pack(">ihqh", 0, error, *given)
@@ -128,9 +128,9 @@ def _init_producer_id(script: Script, version: int, body: bytes) -> bytes:
 def _produce(script: Script, _version: int, body: bytes) -> bytes:
     # transactional id, acks, time-out; one topic, one partition: its batch begins where its length says
     header = read_header(body[body.index(_string(TOPIC)) + len(_string(TOPIC)) + 12 :])
-    script.asked.append(
-        Asked(key=PRODUCE, producer_id=header.producer_id, epoch=header.producer_epoch, sequence=header.base_sequence,
-              records=header.records_count)
+    script.requests.append(
+        BrokerRequest(key=PRODUCE, producer_id=header.producer_id, epoch=header.producer_epoch,
+                      sequence=header.base_sequence, records=header.records_count)
     )  # fmt: skip
     error = script.error(PRODUCE)
     base_offset = -1 if error else script.written
@@ -141,18 +141,18 @@ def _produce(script: Script, _version: int, body: bytes) -> bytes:
 
 
 def _add_partitions(script: Script, _version: int, _body: bytes) -> bytes:
-    script.asked.append(Asked(key=ADD_PARTITIONS))
+    script.requests.append(BrokerRequest(key=ADD_PARTITIONS))
     return struct.pack(">ii", 0, 1) + _string(TOPIC) + struct.pack(">iih", 1, 0, script.error(ADD_PARTITIONS))
 
 
 def _commit_offsets(script: Script, _version: int, _body: bytes) -> bytes:
-    script.asked.append(Asked(key=TXN_OFFSET_COMMIT))
+    script.requests.append(BrokerRequest(key=TXN_OFFSET_COMMIT))
     return struct.pack(">ii", 0, 1) + _string(TOPIC) + struct.pack(">iih", 1, 0, script.error(TXN_OFFSET_COMMIT))
 
 
 def _plain(key: int) -> Callable[[Script, int, bytes], bytes]:
     def answer(script: Script, _version: int, _body: bytes) -> bytes:
-        script.asked.append(Asked(key=key))
+        script.requests.append(BrokerRequest(key=key))
         return struct.pack(">ih", 0, script.error(key))
 
     return answer

@@ -20,7 +20,7 @@ from resnap.tiering.controller.transactions.client_errors import (
 )
 from tests.kafka import scripted_broker as broker_of
 from tests.kafka.releases import HERE, PATIENCE_S
-from tests.kafka.scripted_broker import PRODUCER_ID, Asked, Script, scripted_broker
+from tests.kafka.scripted_broker import PRODUCER_ID, BrokerRequest, Script, scripted_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,12 +138,12 @@ def seen_at_coordinator(script: Script, request: CoordinatorRequest, failed: str
 
 
 def asked_for_an_epoch(script: Script) -> bool:
-    return any(one.key == broker_of.INIT_PRODUCER_ID and one.producer_id == PRODUCER_ID for one in script.asked)
+    return any(one.key == broker_of.INIT_PRODUCER_ID and one.producer_id == PRODUCER_ID for one in script.requests)
 
 
 def seen_of_batches(script: Script, life: Life, failed: str, state: str) -> Reaction:
     """Return what a producer did about the second batch that it sent."""
-    batches = [one for one in script.asked if one.key == broker_of.PRODUCE]
+    batches = [one for one in script.requests if one.key == broker_of.PRODUCE]
     tries, last = batches[1 if life.at.has_retries else 2 :], batches[-1]
     if failed != "fine":
         now = STATES.get(state, ClientState.UNCHANGED)
@@ -156,7 +156,7 @@ def seen_of_batches(script: Script, life: Life, failed: str, state: str) -> Reac
     return Reaction(batch=outcome(tries, life), bumps_epoch=tries[-1].epoch > tries[0].epoch)
 
 
-def outcome(tries: list[Asked], life: Life) -> BatchOutcome:
+def outcome(tries: list[BrokerRequest], life: Life) -> BatchOutcome:
     """Return the outcome of a batch that was sent again; a split one comes back whole if it is small enough."""
     first, again = tries[0], tries[1]
     if life.error is KafkaError.MESSAGE_TOO_LARGE and life.at.records > 1:

@@ -20,7 +20,7 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import id_ranges, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import SCAN_TASK_BYTES
-from resnap.replay.spark.combine_tasks import FAILED, Combining, Share, merge
+from resnap.replay.spark.combine_tasks import FAILED, CombineTask, Combining, merge
 from resnap.replay.spark.job import _assembled, next_wave
 from resnap.replay.spark.scan_tasks import BELOW_ALL, ROWS, block_bytes, join, pack, parted, range_starts, rows_of, scan
 from resnap.replay.staging import DirectorySink
@@ -53,14 +53,16 @@ def staged(plan: PartitionPlan, sink: PartSink, *, ranges: int, reading: Reading
 
     tasks = [pickle.loads(pickle.dumps(task)) for task in pack(runs, reading, slots=2)]  # noqa: S301 - our own
     scanned = [*chain.from_iterable(scan(task, reading, size, met=note, done=lambda _: None) for task in tasks)]
-    shares, first, starts = [], [], {}
+    tasks, first, starts = [], [], {}
     for run in range(len(runs)):
-        first.append(len(shares))
+        first.append(len(tasks))
         starts[run] = range_starts(met[run], ranges) if ranges > 1 else ()
-        shares += [Share(run, number, ids if ranges > 1 else None) for number, ids in enumerate(id_ranges(starts[run]))]
+        tasks += [
+            CombineTask(run, number, ids if ranges > 1 else None) for number, ids in enumerate(id_ranges(starts[run]))
+        ]
     divided = [(first[run] + number, part) for run, block in scanned for number, part in parted(block, starts[run])]
     random.Random(7).shuffle(divided)
-    made = [*Combining(shares=shares, sink=sink, reading=reading, size=size).combine(divided)]
+    made = [*Combining(tasks=tasks, sink=sink, reading=reading, size=size).combine(divided)]
     if ranges > 1:
         random.Random(8).shuffle(made)
         made = [*merge(made, dict.fromkeys(range(len(runs)), plan.topic_partition), sink)]

@@ -31,7 +31,7 @@ class BatchesRow(Identity):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class BatchesRequest(Request):
     """Count the record batches of each partition."""
 
     least: Annotated[int, typer.Option("--least", metavar="N", min=1, help="Only partitions of so many batches.")] = 1
@@ -44,7 +44,7 @@ class Counted(Result):
     batches: int
 
 
-def run(request: Asked, context: Context) -> Iterator[Result]:
+def run(request: BatchesRequest, context: Context) -> Iterator[Result]:
     """Yield the partitions that have enough batches."""
     selection = select(request.scope, context.engine().reading.sources)
     yield from unread(selection)
@@ -92,7 +92,7 @@ class BatchesView(View[Result]):
 
 VERB = Verb(
     takes=(PARTITIONS,),
-    request=Asked,
+    request=BatchesRequest,
     run=run,
     view=lambda *_: BatchesView(),
     is_short=True,

@@ -8,7 +8,7 @@ import pytest
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.job.contract import Reported
 from resnap.scheduler.settings.loading import load_settings
-from resnap.scheduler.verbs.inspect.file import Asked, InspectView, Opened, run
+from resnap.scheduler.verbs.inspect.file import InspectRequest, InspectView, Opened, run
 from resnap.scheduler.verbs.inspect.opened_file import Kind, kind_by_content, kind_by_name
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.names import TopicPartition
@@ -36,7 +36,7 @@ Shown = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]
 def results(file: object, *, verify_crc: bool = False, **options: Any) -> Iterator[Opened | Reported[Any]]:
     """Yield what the job yields: nothing in it replays."""
     context = SilentContext(load_settings({"verify_crc": verify_crc}), SystemClock(), cast("Engine", None))
-    return run(Asked(scope=Scope(sources=()), file=str(file), **options), context)
+    return run(InspectRequest(scope=Scope(sources=()), file=str(file), **options), context)
 
 
 def shown(file: object, **options: Any) -> Shown:

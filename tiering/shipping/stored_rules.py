@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir
 
 
-class Asked(NamedTuple):
+class ExplicitRules(NamedTuple):
     """Which rules of a run were set explicitly, and which are defaults."""
 
     expiry: bool = False
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     """Whether the expiration is not given anywhere."""
 
 
-RULES_ALONE: Final = Asked()
+RULES_ALONE: Final = ExplicitRules()
 """No flag is given."""
 
 
@@ -112,7 +112,7 @@ def is_cut_short(
     return is_within and earliest_read(spans, end, rules) < start
 
 
-def judged_under(origin: SnapshotOrigin, rules: ReplayRules, asked: Asked) -> ReplayRules:
+def judged_under(origin: SnapshotOrigin, rules: ReplayRules, asked: ExplicitRules) -> ReplayRules:
     """Return the rules with which a stored snapshot is compared.
 
     These are the rules it was made under, except those set by a flag; without a flag, this run's rules if they keep

@@ -133,7 +133,7 @@ def _optional(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked(Request):
+class InspectRequest(Request):
     """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
 
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or the URL of an object.")]
@@ -154,7 +154,7 @@ class Opened(Result):
     answer: Answer
 
 
-def run(request: Asked, context: Context) -> Iterator[Opened | Reported[Row]]:
+def run(request: InspectRequest, context: Context) -> Iterator[Opened | Reported[Row]]:
     """Yield what the file is, then its entries; of a damaged file all those before the damage.
 
     Raises:
@@ -217,4 +217,6 @@ class InspectView(View["Opened | Reported[Row]"]):
         return chain([f"Dumping {answer.head['file']}"], _DUMPS[self._opened.kind](answer))
 
 
-VERB = Verb(takes=(CHECKING, STORE, DUMPED), request=Asked, run=run, view=lambda *_: InspectView(), reads="other")
+VERB = Verb(
+    takes=(CHECKING, STORE, DUMPED), request=InspectRequest, run=run, view=lambda *_: InspectView(), reads="other"
+)
