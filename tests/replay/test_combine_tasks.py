@@ -51,8 +51,8 @@ def staged(plan: PartitionPlan, sink: PartSink, *, ranges: int, reading: Reading
         for run, sample in seen.items():
             met[run] = join(met[run], sample) if run in met else sample
 
-    tasks = [pickle.loads(pickle.dumps(task)) for task in pack(runs, reading, slots=2)]  # noqa: S301 - our own
-    scanned = [*chain.from_iterable(scan(task, reading, size, met=note, done=lambda _: None) for task in tasks)]
+    scans = [pickle.loads(pickle.dumps(task)) for task in pack(runs, reading, slots=2)]  # noqa: S301 - our own
+    scanned = [*chain.from_iterable(scan(task, reading, size, met=note, done=lambda _: None) for task in scans)]
     tasks, first, starts = [], [], {}
     for run in range(len(runs)):
         first.append(len(tasks))
