@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ABC = FileDigest(size_bytes=3, sha256="ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
-STEPS = ("create", "write", "attributes", "sync", "rename", "sync_directory")
+STEPS = ("create", "write", "set_attributes", "sync", "rename", "sync_directory")
 
 
 def names(directory: Path) -> list[str]:
