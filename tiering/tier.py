@@ -223,7 +223,7 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
         cached=cached,
         settled=cached.refused(left.candidates, work.store.url) if cached is not None else None,
         provenance=_provenance(selected),
-        left=replace(left, held=()),  # the doubted ones alone are used again
+        left=replace(left, held=(), order=()),  # the doubted ones alone are used again, and the order is made again
         doubted=tuple(_doubted_segments(work, held, selected)),
     )
 

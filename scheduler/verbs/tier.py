@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections import deque
 from dataclasses import dataclass
+from sys import intern
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -255,8 +256,13 @@ def _refusals_at_fault(topic_partition: TopicPartition, refusals: Iterable[Refus
     return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
 
+def _for_people(row: Mapping[str, Any]) -> Row:
+    """Return what people see of the row of a partition, which waits for the end: a run may ship a million segments."""
+    return {**row, "shipped": [intern(segment["snapshot"]) for segment in row["shipped"]], "refused": []}
+
+
 def _kinds_of_snapshots(shipped: object) -> str:
-    return counted(segment["snapshot"] for segment in shipped) if isinstance(shipped, list) else ""
+    return counted(shipped) if isinstance(shipped, list) else ""
 
 
 def _next_of(scope: Scope, to: str, *, shipped: int) -> Iterator[str]:
@@ -359,7 +365,7 @@ class TierView(View[Result]):
     def table_rows(self, result: Result) -> Iterator[Row]:
         """Keep back what people see."""
         self._shown = [] if self._shown is None else self._shown
-        self._shown += self.rows(result)
+        self._shown += map(_for_people, self.rows(result))
         yield from ()
 
     def rest(self) -> Iterator[Row]:
@@ -368,7 +374,7 @@ class TierView(View[Result]):
         if self._shown is None:
             yield from waiting
         else:
-            self._shown += waiting
+            self._shown += map(_for_people, waiting)
             yield from summed_by_topic(self._shown, "shipped", "shipped")
 
     def _select(self, orders: Sequence[TierOrder]) -> None:
