@@ -5,6 +5,7 @@ Used as a library it needs a plan's rules, an engine and a store, and tells its 
 
 from __future__ import annotations
 
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -35,7 +36,7 @@ from resnap.tiering.shipping.lease import lease_place, leased
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
 from resnap.tiering.shipping.shipment import PartitionShipment, Shipper
-from resnap.tiering.shipping.shipped import ShippedTopic
+from resnap.tiering.shipping.shipped import ShippedTopic, written_version
 from resnap.tiering.shipping.side_by_side import as_done
 from resnap.tiering.shipping.stored_rules import first_offset, is_from_less, is_narrower
 from resnap.tiering.shipping.stored_topics import by_cluster, by_metadata, keep_topic, topic_key
@@ -356,11 +357,14 @@ def _not_shipped(order: TierOrder) -> PartitionShipment:
 
 
 def _keep_outcome(work: TierWork, order: TierOrder, replayed: Replayed, shipment: PartitionShipment) -> None:
-    """Keep for later runs what was refused, and add to ``shipment`` what the run before and the replay say of it."""
+    """Keep for later runs what was refused and written, and add to ``shipment`` what else is known of it."""
     cache, cached = work.planner.run_cache, replayed.planned.cached
     if cache is not None and cached is not None:
         said = None if shipment.failures else shipment.eligibility
         cache.keep_shipment(cached, replayed.result, said, order.store_url)
+        written = map(zlib.decompress, shipment.manifests)
+        cache.add_manifests(order.selected.inventory.partition, {written_version(body): body for body in written})
+    shipment.manifests.clear()
     shipment.already += order.left.already
     shipment.warnings = tuple(_left_out(replayed, shipment))
 

@@ -83,10 +83,9 @@ def _measure(table: Table, log: Log, target: Target, relay: CountingRelay | None
     keeping = [*tier, "--state-dir", str(target.directory / "state")]
     commands = {
         "tier --dry-run": [*tier, "--dry-run"],
-        "tier": tier,
-        "tier, repeated": tier,
-        "tier, repeated, manifests to keep": keeping,
-        "tier, repeated, manifests kept": keeping,
+        "tier": keeping,
+        "tier, repeated": keeping,
+        "tier, repeated without a state directory": tier,
         "verify": ["verify", *to[1:], "--engine", "local", *QUIET],
     }
     for name, command in commands.items():

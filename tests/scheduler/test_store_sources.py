@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pytest
 
+from resnap.storage.layouts.manifest import read_manifest, write_manifest
 from resnap.tiering.engine import Engine
 from resnap.tiering.installing.staging_area import FINGERPRINT_FILE, read_fingerprint
-from tests.cases import mostly_slow
+from tests.cases import each, mostly_slow
 from tests.scheduler.mirrors import mirror
 from tests.scheduler.shipped import entries, files_of, manifests
 
@@ -307,22 +309,26 @@ def manifests_asked(
     return again
 
 
-def test_a_repeated_tier_reads_manifests_once_unless_it_is_to_keep_nothing(
-    manifests_asked: Callable[..., tuple[Ran, int, int]],
+def test_a_repeated_tier_reads_no_manifest_that_it_has_read_or_written_unless_it_is_to_keep_nothing(
+    manifests_asked: Callable[..., tuple[Ran, int, int]], tmp_path: Path
 ) -> None:
-    first, read, there = manifests_asked("--dry-run")
-    assert read == there > 0
-    assert manifests_asked()[1:] == (there, there), "a dry run keeps nothing"
-    again, read, _ = manifests_asked()
-    assert (again.code, read) == (first.code, 0)
-    assert manifests_asked("--fresh")[1] == there
+    first, read, there = manifests_asked()
+    assert (first.code, read) == (0, 0)
+    assert manifests_asked()[1] == 0
+    assert manifests_asked("--fresh")[1] == there > 0
     assert manifests_asked(state="none")[1] == there
+    other = tmp_path / "other"
+    assert manifests_asked("--dry-run", state=other)[1] == there
+    assert manifests_asked(state=other)[1] == there, "a dry run keeps nothing"
+    assert manifests_asked(state=other)[1] == 0
 
 
+@each("repeated", [False, True])
 def test_a_manifest_that_was_changed_is_read_again_by_a_repeated_tier(
-    manifests_asked: Callable[..., tuple[Ran, int, int]], bucket: Bucket
+    manifests_asked: Callable[..., tuple[Ran, int, int]], bucket: Bucket, *, repeated: bool
 ) -> None:
-    manifests_asked()
+    if repeated:
+        manifests_asked()
     key = next(key for key in bucket.objects() if key.endswith(".manifest"))
     body = bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read()
     bucket.client.put_object(Bucket=bucket.name, Key=key, Body=body[:-2] + bytes([body[-2] ^ 1]) + body[-1:])
@@ -331,6 +337,19 @@ def test_a_manifest_that_was_changed_is_read_again_by_a_repeated_tier(
     assert key.removeprefix("shipped/") in ran.err + ran.out
     bucket.client.put_object(Bucket=bucket.name, Key=key, Body=body)
     assert manifests_asked()[0].code == 0
+
+
+def test_a_manifest_of_another_writer_is_read_in_place_of_the_one_that_was_written(
+    manifests_asked: Callable[..., tuple[Ran, int, int]], bucket: Bucket
+) -> None:
+    key = next(key for key in bucket.objects() if key.endswith(".manifest"))
+    body = bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read()
+    manifest = read_manifest(body)
+    others = write_manifest(replace(manifest, created_at_ms=manifest.created_at_ms + 1))
+    bucket.client.put_object(Bucket=bucket.name, Key=key, Body=others)
+    assert manifests_asked()[1] == 1
+    ran, read, _ = manifests_asked()
+    assert (ran.code, read) == (0, 0)
 
 
 def test_manifests_that_were_kept_and_are_damaged_are_read_again_with_a_warning(

@@ -19,7 +19,7 @@ from resnap.tiering.judging.inventory import take_inventory
 from resnap.tiering.judging.refusal import Reason
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_bundle import EpochHistory
-from resnap.tiering.shipping.shipped import ShippedTopic
+from resnap.tiering.shipping.shipped import ShippedTopic, written_version
 from tests.cases import each
 from tests.storage.layouts.manifests import a_manifest, an_object
 
@@ -97,7 +97,10 @@ class _Etags(MemoryObjectStore):
 
 @each("of", ["the bytes", "all objects", "nothing"])
 def test_a_manifest_is_recalled_only_where_the_etag_is_the_md5_of_its_bytes(candidates: Candidates, of: str) -> None:
-    """Of any other store it is read, as it is if anything else was recalled, or it was written again since."""
+    """Of any other store it is read, as it is if anything else was recalled, or it was written again since.
+
+    One that was written by an earlier run is recalled by the etag alone, unless it is not that of its bytes.
+    """
     first = candidates.segments[0]
     held = first.base_offset, first.next_base_offset or 0
     store = _Etags(_holding(candidates, held, log_bytes=first.size_bytes).store.url.removeprefix("memory://"))
@@ -108,13 +111,16 @@ def test_a_manifest_is_recalled_only_where_the_etag_is_the_md5_of_its_bytes(cand
     store.etag, store.read = etag, 0
     version, later = f"{etag} {info.modified_ms}", f"{etag} {info.modified_ms + 1}"
     seen: list[dict[str, bytes]] = []
-    for recalled in ({}, {later: body}, {version: b"another"}, {version: body}):
+    written = f"{etag} "
+    assert (written == written_version(body)) == (of == "the bytes")
+    read = ({}, {later: body}, {version: b"another"}, {written: b"another"}, {written_version(b"another"): body})
+    for recalled in (*read, {version: body}, {written: body}):
         shipped = ShippedTopic(store, Flat(), None, "payments")
         shipped.recalled, shipped.seen = recalled, {}
         assert remainder(candidates, shipped).already == 1
         seen.append(shipped.seen)
-    assert seen == [{version: body} if of == "the bytes" else {}] * 4
-    assert store.read == (3 if of == "the bytes" else 4)
+    assert seen == [{version: body} if of == "the bytes" else {}] * 7
+    assert store.read == (len(read) if of == "the bytes" else 7)
 
 
 def test_other_bytes_at_the_same_offsets_are_of_another_log(candidates: Candidates) -> None:

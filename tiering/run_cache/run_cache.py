@@ -9,8 +9,9 @@ with the cached results; the states of anchors are beside it. Every file is writ
 writer wins, so two runs at once, or a kill at any moment, leave a complete file, if perhaps not the newest. A file of
 another version, or a damaged one, is ignored, and written again.
 
-Its ``manifests.z`` has the manifests that a store was found to hold of the partition, by etag and time. One counts if
-its etag is its MD5, as in most stores: then the store need not be asked for it while it lists the same.
+Its ``manifests.z`` has the manifests that a store was found to hold of the partition, by etag and time, and those that
+were written to it, by their MD5. One counts if its etag is its MD5, as in most stores: then the store need not be asked
+for it while it lists the same.
 """
 
 from __future__ import annotations
@@ -379,13 +380,18 @@ class RunCache:
         return look_up(self.files, inventory, self.rules, self.sources)
 
     def manifests(self, partition: PartitionDir) -> dict[str, bytes]:
-        """Return the manifests of a partition that earlier runs have seen, by version."""
+        """Return the manifests of a partition that earlier runs have seen or written, by version."""
         return {} if self.files is None or self.fresh else self.files.manifests(partition)
 
     def keep_manifests(self, partition: PartitionDir, seen: dict[str, bytes], *, before: dict[str, bytes]) -> None:
         """Keep the manifests of a partition that were ``seen`` in a store now."""
         if self.files is not None and seen != before:
             self.files.save_manifests(partition, seen)
+
+    def add_manifests(self, partition: PartitionDir, written: dict[str, bytes]) -> None:
+        """Keep the manifests of a partition that this run has ``written``, beside those that were seen before."""
+        if self.files is not None and written:
+            self.files.save_manifests(partition, self.files.manifests(partition) | written)
 
     def still_valid(self, cached: CachedPartition, wanted: Iterable[int], url: str) -> tuple[CachedBoundary, ...]:
         """Return the boundaries whose snapshot below ``url`` is the one that an earlier run wrote."""

@@ -10,6 +10,7 @@ until then.
 
 from __future__ import annotations
 
+import zlib
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -79,6 +80,8 @@ class PartitionShipment:
     eligibility: Candidates
     """What of it may be shipped, and why the rest may not."""
     shipped: list[Shipped] = field(default_factory=list)
+    manifests: list[bytes] = field(default_factory=list)
+    """Theirs, compressed by zlib."""
     already: int = 0
     """Segments that an earlier run has shipped."""
     counted: int = 0
@@ -295,6 +298,7 @@ class _Partition:
                 if self.newest is None or self.newest.segment.base_offset < segment.base_offset:
                     self.newest = copied
                 self.shipment.shipped.append(published)
+                self.shipment.manifests.append(zlib.compress(copied.objects.manifest, 1))
                 self._count(copied.order.segment)
 
     def _count(self, segment: Segment) -> None:

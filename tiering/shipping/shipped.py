@@ -74,7 +74,7 @@ class ShippedTopic:
                 self._places[info.key] = place
                 self._versions[info.key] = f"{info.etag} {info.modified_ms}"
         self.recalled: Mapping[str, bytes] = {}
-        """Manifests that earlier runs have ``seen``."""
+        """Manifests that earlier runs have ``seen``, or written."""
         self.seen: dict[str, bytes] | None = None
         """By version, those that are read or recalled, if their etag is their MD5; None: nothing is kept."""
         self._beside: dict[str, list[ObjectInfo]] = {}
@@ -235,9 +235,15 @@ class ShippedTopic:
         return self._known[key]
 
     def _body(self, key: str) -> bytes:
-        """Return the manifest at ``key``; as recalled, if the listing has the MD5 of these bytes."""
+        """Return the manifest at ``key``; as recalled, if the listing has the MD5 of these bytes.
+
+        The time, too, is that of the listing by which an earlier run has read them: it shows what was changed behind
+        the store's back, which keeps the etag. The time of what a run has written is not known without a request. But
+        there the etag is enough: the store has checked the bytes, or was read back, and whatever is written to it
+        since, by any other, has another MD5 or is the same.
+        """
         version = self._versions[key]
-        body = self.recalled.get(version)
+        body = self.recalled.get(version) or self.recalled.get(f"{version.partition(' ')[0]} ")
         if body is None or not _is_md5(version, body):
             body = self.store.get(key)
         if self.seen is not None and _is_md5(version, body):
@@ -275,6 +281,11 @@ class ShippedTopic:
         return self._sizes[key]
 
 
+def written_version(body: bytes) -> str:
+    """Return the version under which a manifest is recalled that a run has written: without a time."""
+    return f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}" '
+
+
 def _is_md5(version: str, body: bytes) -> bool:
     """Whether the etag of ``version`` is the MD5 of ``body``: such an etag changes with the bytes."""
-    return version.startswith(f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}" ')
+    return version.startswith(written_version(body))
