@@ -4,7 +4,7 @@ A state is itself a summary (``kernel.summary``), so a run that begins with an a
 run from the earlier run's start. The anchor also records the offset from which that run had read, the time since which
 it had seen everything, and the clocks.
 
-Rows that can no longer matter are removed (``pruned``): idle producers that have expired, and from which a later batch
+Rows that can no longer matter are removed (``prune``): idle producers that have expired, and from which a later batch
 would inherit nothing. ``must_be_given_up`` detects later batches that need a pruned row; the run is then repeated
 without its anchor.
 
@@ -46,7 +46,7 @@ IdleTimes: TypeAlias = dict[tuple[int, int, int], tuple[int, int]]
 NEVER: Final = np.iinfo(np.int64).max
 
 
-def anchored(plan: PartitionPlan, anchors: Iterable[Anchor]) -> PartitionPlan:
+def begin_at_anchor(plan: PartitionPlan, anchors: Iterable[Anchor]) -> PartitionPlan:
     """Return ``plan`` with its last run begun at the nearest usable one of ``anchors``; unchanged if none is usable.
 
     This checks only what the plan requires of the states, not whether the log below them is unchanged.
@@ -127,7 +127,7 @@ def keep_state(
     if plan.keep_in is None or (seen.rows["illegal_offset"] != NONE).any():
         return None
     kept_after_ms = _kept_after_ms(plan, seen.clock_ms)
-    rows = seen.rows if kept_after_ms is None else pruned(seen.rows, plan, kept_after_ms)
+    rows = seen.rows if kept_after_ms is None else prune(seen.rows, plan, kept_after_ms)
     earlier_ms = run.anchor.pruned_ms if run.anchor else None
     pruned_ms = max((ms for ms in (earlier_ms, kept_after_ms) if ms is not None), default=None)
     state = write_state(plan.keep_in, segment_name(offset, "state"), rows)
@@ -149,7 +149,7 @@ def keep_state(
     )
 
 
-def pruned(rows: Array, plan: PartitionPlan, kept_after_ms: int) -> Array:
+def prune(rows: Array, plan: PartitionPlan, kept_after_ms: int) -> Array:
     """Return ``rows`` without those that no later boundary can need.
 
     These are idle, expired at every later T, and their producers' next data gives the same entry with and without them:

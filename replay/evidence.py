@@ -29,7 +29,7 @@ from resnap.replay.window import SegmentSpan
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import AbortedTxn, read_transaction_index
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.storage.threads import each
 
@@ -152,7 +152,7 @@ def segment_spans(partition: PartitionDir, sources: Sources = PLAIN) -> Sequence
 
     """
     largest = largest_timestamps(partition.segments, sources, remote=partition.is_remote)
-    return packed(map(_span, partition.segments, largest), "base_offset")
+    return pack_all(map(_span, partition.segments, largest), "base_offset")
 
 
 def _span(segment: Segment, largest_ms: int | None) -> SegmentSpan:

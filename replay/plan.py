@@ -23,7 +23,7 @@ from resnap.replay.base_state import base_of
 from resnap.replay.evidence import BoundaryEvidence, Evidence
 from resnap.replay.largest_timestamp import largest_timestamp_by_batches
 from resnap.replay.window import earliest_roll_ms, window_start
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -360,14 +360,14 @@ def _with_window(
 
 def _with_boundaries(run: Run, boundaries: Sequence[Boundary]) -> Run:
     first, end = (bisect_left(boundaries, index, key=lambda b: b.segment_index) for index in (run.start, run.end))
-    return replace(run, boundaries=packed(boundaries[first:end], "offset"))
+    return replace(run, boundaries=pack_all(boundaries[first:end], "offset"))
 
 
 def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[Run, ...], Sequence[Boundary]]:
     """Assign each boundary to the run that passes it; also return those that no run passes."""
     placed = tuple(_with_boundaries(run, boundaries) for run in runs)
     made = {boundary.offset for run in placed for boundary in run.boundaries}
-    return placed, packed((boundary for boundary in boundaries if boundary.offset not in made), "offset")
+    return placed, pack_all((boundary for boundary in boundaries if boundary.offset not in made), "offset")
 
 
 def reach_back(plan: PartitionPlan, first_seen_ms: int) -> PartitionPlan:

@@ -151,7 +151,7 @@ def whole(parts: Sequence[SplitSummary], plan: PartitionPlan, reading: Reading) 
     if len(parts) == 1:
         return parts[0]
     if fit(parts):
-        return joined(parts)
+        return join_parts(parts)
     split = whole_segment(plan, parts[0].segment_index)
     return scan_part(split, plan.rules.written_under.certain_silence_ms, reading)
 
@@ -170,7 +170,7 @@ def _follows(left: ScanFacts, right: PartStart | None) -> bool:
     return right is not None and left.end_position == right.position and right.offset >= left.end_offset
 
 
-def joined(parts: Sequence[SplitSummary]) -> SplitSummary:
+def join_parts(parts: Sequence[SplitSummary]) -> SplitSummary:
     """Return the sum of ``parts``, which fit."""
     filled = [part for part in parts if part.start is not None]
     return SplitSummary(

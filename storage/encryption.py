@@ -159,7 +159,7 @@ def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above
     """
     what = "private" if private else "public"
     try:
-        found = _imported(key.pem.content())
+        found = _import_key(key.pem.content())
     except (ValueError, IndexError, TypeError):
         found = None
     if found is None or (private and not found.has_private()) or found.size_in_bytes() < _LEAST_RSA_BYTES:
@@ -172,7 +172,7 @@ def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above
 
 
 @lru_cache(maxsize=8)
-def _imported(pem: bytes) -> Any:  # noqa: ANN401 - as above
+def _import_key(pem: bytes) -> Any:  # noqa: ANN401 - as above
     """Return the RSA key in ``pem``, read once: its primes are tested, which takes 25 ms of processor time."""
     return _library().RSA.import_key(pem)
 

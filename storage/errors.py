@@ -133,7 +133,7 @@ def _restored_format_error(fields: dict[str, object]) -> FormatError:
 
 
 @contextmanager
-def hinted(hint: str) -> Iterator[None]:
+def add_hint(hint: str) -> Iterator[None]:
     """Add ``hint`` to a ``FormatError`` that passes through without one."""
     try:
         yield

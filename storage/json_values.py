@@ -107,7 +107,7 @@ class Fields:
 
     def wrong(self, name: str, expected: str) -> FormatError:
         """Return the error for an invalid value."""
-        return FormatError(f"{self.name}: {name}", position=0, expected=expected, found=shown(self.values[name]))
+        return FormatError(f"{self.name}: {name}", position=0, expected=expected, found=excerpt(self.values[name]))
 
 
 def parse_json_object(data: bytes, *, limit: int) -> object:
@@ -140,6 +140,6 @@ def _no_constant(name: str) -> object:
     raise ValueError(f"{name}, which is not JSON")
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     """Return the beginning of an unexpected value, on one line."""
     return ascii(value)[:60]

@@ -116,7 +116,7 @@ def _cached_values(columns: _Columns) -> tuple[Any, ...]:
     return tuple(columns)
 
 
-def packed(values: Iterable[_T], number: str, **given: Sequence[Any]) -> Sequence[_T]:
+def pack_all(values: Iterable[_T], number: str, **given: Sequence[Any]) -> Sequence[_T]:
     """Return ``values`` as a ``Packed``; unchanged if they are few, or an offset exceeds 64 bits."""
     found = tuple(values)
     try:

@@ -124,7 +124,7 @@ def lock_within(descriptor: int, path: Path, wait_s: float) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         if time.monotonic() >= give_up_s or not pause(_AGAIN_S):
-            holder = named(lock_holder(os.fstat(descriptor)))
+            holder = describe_holder(lock_holder(os.fstat(descriptor)))
             raise LockedError(
                 f"{path} has been locked for {wait_s:g} s by another process: {holder}",
                 hint="run again when it has ended; if it has no business there, end it, and its user's read access",
@@ -142,7 +142,7 @@ def lock_holder(status: os.stat_result) -> int | None:
     return None
 
 
-def named(process: int | None) -> str:
+def describe_holder(process: int | None) -> str:
     """Return the holder of a lock, and since when that process runs, as far as this machine shows it."""
     with suppress(OSError, ValueError, IndexError, StopIteration):
         if process is not None:
@@ -177,7 +177,7 @@ def _take(descriptor: int, log_dir: Path) -> None:
         if error.errno not in {errno.EAGAIN, errno.EACCES} or _is_another_user(holder, status):
             return
         raise LockedError(
-            f"{log_dir}: another run is at work on it: {named(holder)}", hint="wait until it is done"
+            f"{log_dir}: another run is at work on it: {describe_holder(holder)}", hint="wait until it is done"
         ) from error
 
 

@@ -54,7 +54,7 @@ def first_of(texts: Sequence[object], most: int) -> str:
     return ", ".join(map(str, texts[:most])) + more
 
 
-def counted(values: Iterable[object]) -> str:
+def counts_text(values: Iterable[object]) -> str:
     """Return how many there are of each value, such as ``2 kept, 1 proven``."""
     return ", ".join(f"{count} {value}" for value, count in Counter(values).items())
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from resnap.replay.comparison import Verdict
-from resnap.scheduler.cli.commands import load_command, written
+from resnap.scheduler.cli.commands import argument_text, load_command
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.registry import COMMANDS, KINDS
 from resnap.scheduler.settings.settings import DECLARED
@@ -102,7 +102,7 @@ def commands() -> Iterator[str]:
         yield f"```sh\n{row.example}\n```\n"
         context = typer.Context(command, info_name=name)
         others = [one for one in command.params if one.name not in DECLARED]
-        found = [(written(one, context), one.get_help_record(context)) for one in others]
+        found = [(argument_text(one, context), one.get_help_record(context)) for one in others]
         records = [(name or record[0], record[1]) for name, record in found if record]
         if records:
             yield from table(("argument or flag", ""), ((f"`{given}`", says) for given, says in records))

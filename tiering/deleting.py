@@ -48,7 +48,7 @@ from resnap.storage.stores.probe import store_clock_ms
 from resnap.storage.stores.protocol import listed_object
 from resnap.tiering.repairing.originals import RECORD, folders, folders_in, is_lost, named_by_records, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
-from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.lease import lease_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -162,7 +162,7 @@ def collect(
             yield from chain.from_iterable(map(delete, _still_garbage(store, found)))
             continue
         try:
-            with leased(store, lease_name, verb="gc", now_ms=now_ms) as lease:
+            with lease_on(store, lease_name, verb="gc", now_ms=now_ms) as lease:
                 lease.hold()
                 buried = cache(partial(_write_tombstone, store))
                 for info in _still_garbage(store, found):
@@ -196,7 +196,7 @@ def _delete_originals(
         yield from chain.from_iterable(map(delete, folder.infos))
         return
     try:
-        with leased(store, record.lease, verb="gc", now_ms=now_ms) as lease:
+        with lease_on(store, record.lease, verb="gc", now_ms=now_ms) as lease:
             replacer = Replacer(store=store, run=folder.run, is_conditional=not is_alone, hold_lease=lease.hold)
             replacer.drop(folder.path, record)
     except LockedError as error:

@@ -206,7 +206,7 @@ class LeaderReplay:
         except ResnapError:
             return True  # a replay shows it
         return any(
-            next(_lost(entries.values(), recent[-1].offset, replica.producers, tolerance), None) is not None
+            next(_missing(entries.values(), recent[-1].offset, replica.producers, tolerance), None) is not None
             for replica in answers.values()
             if replica.error is None
         )
@@ -244,13 +244,13 @@ def _compare(
     offset = found.offset
     entries = read_snapshot((directory / snapshot_key(place.topic_partition, offset)).read_bytes())
     for broker_id, answer in sorted(answers.items()):
-        lost = () if answer.error else tuple(_lost(entries.values(), offset, answer.producers, tolerance))
+        lost = () if answer.error else tuple(_missing(entries.values(), offset, answer.producers, tolerance))
         if lost:
             finding = place.finding(broker_id, ReplicaState.LOST)
             yield replace(finding, lost=lost, replayed_to=offset)
 
 
-def _lost(
+def _missing(
     entries: Iterable[ProducerEntry], end: int, producers: Iterable[ActiveProducer], tolerance: Tolerance
 ) -> Iterator[LostProducer]:
     """Yield what ``producers`` lack of the state at offset ``end``.

@@ -338,11 +338,11 @@ def tiered_groups(url: str, sources: Sources) -> tuple[Sequence[TieredPart], Seq
     parts = [first, *(first._replace(layout=layout) for layout in others if layout.name in found)]
     groups: list[Sequence[str]] = [()]
     if not found and sum(counts.values()) > GROUP_OBJECTS:
-        groups = [[f"{first.store.url}/{folder}" for folder in group] for group in grouped(counts, GROUP_OBJECTS)]
+        groups = [[f"{first.store.url}/{folder}" for folder in group] for group in group_folders(counts, GROUP_OBJECTS)]
     return sorted(parts, key=lambda part: not part.layout.has_digests), groups
 
 
-def grouped(counts: Mapping[str, int], most: int) -> Iterator[Sequence[str]]:
+def group_folders(counts: Mapping[str, int], most: int) -> Iterator[Sequence[str]]:
     """Yield folders in groups that have at most ``most`` objects each, or one folder; ``counts`` are theirs."""
     whole = {_above(_above(folder)) for folder in counts if _above(folder).endswith(f"/{UNKNOWN}/")}
     units: dict[str, int] = {}
@@ -353,13 +353,13 @@ def grouped(counts: Mapping[str, int], most: int) -> Iterator[Sequence[str]]:
     ordered, start, held = sorted(units), 0, 0
     for at, unit in enumerate(ordered):
         if start < at and held + units[unit] > most:
-            yield _joined(ordered, start, at, whole)
+            yield _join_folders(ordered, start, at, whole)
             start, held = at, 0
         held += units[unit]
-    yield _joined(ordered, start, len(ordered), whole)
+    yield _join_folders(ordered, start, len(ordered), whole)
 
 
-def _joined(ordered: Sequence[str], start: int, end: int, whole: Collection[str]) -> Sequence[str]:
+def _join_folders(ordered: Sequence[str], start: int, end: int, whole: Collection[str]) -> Sequence[str]:
     """Return the folders [start, end), and in place of all folders of a topic id that of the id: one listing."""
     outside = (*ordered[start - 1 : start], *ordered[end : end + 1])
     found: dict[str, None] = {}

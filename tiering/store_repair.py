@@ -35,7 +35,7 @@ from resnap.tiering.repairing.originals import Replacements, folders_in, read_re
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
 from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.shipping.aborted_transactions import open_in
-from resnap.tiering.shipping.lease import lease_place, leased
+from resnap.tiering.shipping.lease import lease_on, lease_place
 from resnap.tiering.shipping.segment_copy import rebuilt_snapshot
 from resnap.tiering.store_check import fault_of
 from resnap.tiering.stored_snapshots import StoredSnapshots
@@ -425,7 +425,7 @@ class PartRepair:
             raise AssertionError("a dry run replaces nothing")
         if self._held is None or self._held[0] != place:
             self.release()
-            taken = leased(self.check.part.store, place, verb="repair", now_ms=self._now_ms())
+            taken = lease_on(self.check.part.store, place, verb="repair", now_ms=self._now_ms())
             self._held = place, self._lease.enter_context(taken)
         self._replacer.hold_lease = self._held[1].hold
         return self._replacer

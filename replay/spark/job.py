@@ -34,7 +34,7 @@ from resnap.replay.spark.combine_tasks import FAILED, RUN, CombineTask, Combinin
 from resnap.replay.spark.failures import explain_job_failure
 from resnap.replay.spark.progress import later_tasks, progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached
-from resnap.replay.spark.scan_tasks import block_bytes, estimated, join, pack, parted, range_starts, scan
+from resnap.replay.spark.scan_tasks import block_bytes, divide, estimate_ids, join, pack, range_starts, scan
 from resnap.replay.spark.settings import is_local_master
 from resnap.replay.spark.worker import begin_task
 from resnap.replay.staging import open_sink
@@ -165,7 +165,7 @@ class SparkRebuild:
             division = _divide(met.value, len(runs), self.reading.producers_per_task)
             made = self._combine_stage(blocks, division, runs, later).collect()
             blocks.unpersist()
-        return _assembled(made, runs)
+        return _assemble(made, runs)
 
     def _scan_stage(
         self, tasks: RDD[bytes], size: int, done: Accumulator[int], met: Accumulator[dict[int, IntArray]]
@@ -188,10 +188,10 @@ class SparkRebuild:
         sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(most)
         tasks, first_task, starts = division
 
-        def divide(elements: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
+        def divide_all(elements: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
             begin_task()
             for run, block in elements:
-                for number, part in parted(block, starts.get(run, ())):
+                for number, part in divide(block, starts.get(run, ())):
                     yield first_task[run] + number, part
 
         def combine_tasks(elements: Iterator[tuple[int, Block]]) -> Iterator[Made]:
@@ -199,7 +199,7 @@ class SparkRebuild:
             combining = Combining(tasks=tasks, sink=open_sink(sink_url, s3), reading=reading, size=size)
             yield from combining.combine(elements)
 
-        made = _by_number(blocks.mapPartitions(divide), min(len(tasks), most)).mapPartitions(combine_tasks)
+        made = _by_number(blocks.mapPartitions(divide_all), min(len(tasks), most)).mapPartitions(combine_tasks)
         if not starts:
             return made
         topic_partitions = {run: runs[run][0].topic_partition for run in starts}
@@ -248,7 +248,7 @@ def _divide(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> 
     starts: dict[int, tuple[int, ...]] = {}
     for run in range(runs):
         first_task.append(len(tasks))
-        ranges = -(-estimated(met[run]) // producers_per_task)
+        ranges = -(-estimate_ids(met[run]) // producers_per_task)
         begin = range_starts(met[run], ranges) if ranges > 1 else ()
         if begin:
             starts[run] = begin
@@ -258,7 +258,7 @@ def _divide(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> 
     return tuple(tasks), first_task, starts
 
 
-def _assembled(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[PartitionResult]:
+def _assemble(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[PartitionResult]:
     of_run: dict[int, list[tuple[int, PartitionResult]]] = {}
     boundaries: dict[int, list[BoundaryResult]] = {}
     for output in made:

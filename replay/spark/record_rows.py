@@ -174,7 +174,7 @@ class _RecordRows:
 
     def _add_message(self, reader: RangeReader, at: int, size_bytes: int) -> None:
         start = self._segment.log_start_offset
-        parsed = _packed(field for field in _legacy_fields(reader.read(at, size_bytes), at) if field[0] >= start)
+        parsed = _field_arrays(field for field in _legacy_fields(reader.read(at, size_bytes), at) if field[0] >= start)
         self._add_one(_Batch(at, 1, 0, -1, 0, 0, 0, 0, 0), parsed)
 
     def _batches_of(self, reader: RangeReader, block: Block) -> Iterator[Callable[[], None]]:
@@ -220,10 +220,10 @@ class _RecordRows:
                 check_crc(content, at=at)
             else:
                 records = _content(content, batch.attributes, at)
-                parsed = _parsed(records, count, at)
+                parsed = _parse_records(records, count, at)
                 if is_cut:
                     fields = _fields(records, count, at)
-                    parsed = _packed(field for field in fields if batch.base_offset + field[0] >= start)
+                    parsed = _field_arrays(field for field in fields if batch.base_offset + field[0] >= start)
         if not batch.attributes & CONTROL:
             self._add_one(batch, parsed)
 
@@ -384,7 +384,7 @@ def _content(batch: Buffer, attributes: int, at: int) -> Buffer:
     return content
 
 
-def _parsed(records: Buffer, count: int, at: int) -> _Parsed:
+def _parse_records(records: Buffer, count: int, at: int) -> _Parsed:
     """Return the ``count`` records that fill ``records``; raises as ``read_client_records`` does."""
     size = len(records)
     if 0 < count <= size // _LEAST_RECORD_BYTES:
@@ -397,7 +397,7 @@ def _parsed(records: Buffer, count: int, at: int) -> _Parsed:
             read_records(address, size, count, parsed.ctypes.data, headers.ctypes.data, found)
         if found >= 0:
             return _Parsed((records,), parsed, headers)
-    return _packed(_fields(records, count, at))
+    return _field_arrays(_fields(records, count, at))
 
 
 def _fields(records: Buffer, count: int, at: int) -> Iterator[_Fields]:
@@ -405,7 +405,7 @@ def _fields(records: Buffer, count: int, at: int) -> Iterator[_Fields]:
         yield record.offset_delta, record.timestamp_delta, record.key, record.value, headers
 
 
-def _packed(records: Iterable[_Fields]) -> _Parsed:
+def _field_arrays(records: Iterable[_Fields]) -> _Parsed:
     """Return ``records`` with their fields side by side."""
     data, rows, headers = bytearray(), [], []
 

@@ -115,7 +115,7 @@ def _row_blocks(place: BlockPosition, rows: Array, size: int) -> Iterator[Block]
         yield Block(place._replace(number=number), rows[start : start + step].tobytes())
 
 
-def parted(block: Block, starts: Sequence[int]) -> Iterator[tuple[int, Block]]:
+def divide(block: Block, starts: Sequence[int]) -> Iterator[tuple[int, Block]]:
     """Yield (range number, block) for the ranges of producer ids that begin at 0 and at ``starts``.
 
     Facts belong to all of them.
@@ -211,7 +211,7 @@ def join(left: IntArray, right: IntArray) -> IntArray:
     return sketch(np.concatenate((left, right)))
 
 
-def estimated(sample: IntArray) -> int:
+def estimate_ids(sample: IntArray) -> int:
     """Return the approximate number of distinct ids; exact if the sample holds them all."""
     if len(sample) < SAMPLE:
         return len(sample)

@@ -65,7 +65,7 @@ from resnap.storage.errors import ConfigurationError, FormatError, ResnapError, 
 from resnap.storage.key_file import KeyFile
 from resnap.storage.log.names import FileKind, parse_file_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import Checkpoints, read_partition_dir
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 from resnap.storage.sources.files import PLAIN, Sources
 from resnap.storage.sources.log_dirs import Joining, open_source, open_tiered, with_remote
 from resnap.storage.stores.urls import is_store_url, local_path
@@ -422,7 +422,7 @@ def _segments_of(partition: PartitionDir, pruning: Pruning) -> Iterator[LogSegme
     topic, number = partition.topic_partition
     if not pruning.reads_topic(partition.topic_partition):
         return
-    log = packed(map(SegmentRange.whole, partition.segments), "base_offset")
+    log = pack_all(map(SegmentRange.whole, partition.segments), "base_offset")
     for segment in partition.segments:
         if not pruning.reads_segment(segment):
             continue

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.settings.redaction import redacted
-from resnap.scheduler.settings.values import shown
-from resnap.scheduler.state.database import Database, decoded, inserted, loaded
+from resnap.scheduler.settings.redaction import redact
+from resnap.scheduler.settings.values import json_form
+from resnap.scheduler.state.database import Database, from_row, insert_row, read_column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,9 +70,9 @@ class AuditLog:
 
         """
         texts = {"principal": principal, "role": role, "action": action, "resource": resource, "outcome": outcome}
-        values: dict[str, object] = {name: redacted(text[:_TEXT]) for name, text in texts.items()}
+        values: dict[str, object] = {name: redact(text[:_TEXT]) for name, text in texts.items()}
         with self.database.write() as connection:
-            inserted(connection, "audit", {"at_ms": self.clock.now_ms(), **values, "detail": _shorten(detail or {})})
+            insert_row(connection, "audit", {"at_ms": self.clock.now_ms(), **values, "detail": _shorten(detail or {})})
 
     def page(
         self, *, principal: str = "", action: str = "", outcome: str = "", before: int | None = None, limit: int = 50
@@ -83,9 +83,9 @@ class AuditLog:
         where = " AND ".join(["1", *conditions])
         query = f"SELECT * FROM audit WHERE {where} ORDER BY seq DESC LIMIT ?"  # noqa: S608 - our own words
         rows = self.database.rows(query, (*conditions.values(), limit))
-        return [loaded(AuditEntry, row, detail=decoded(row, "detail")) for row in rows]
+        return [from_row(AuditEntry, row, detail=read_column(row, "detail")) for row in rows]
 
 
 def _shorten(detail: Mapping[str, object]) -> str:
-    text = json.dumps(shown(detail), default=str)
+    text = json.dumps(json_form(detail), default=str)
     return text if len(text) <= _DETAIL else json.dumps({"beginning": text[:_DETAIL]})

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.access.roles import ANONYMOUS, LOCAL, ROLES, Principal, Role
-from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
+from resnap.scheduler.state.database import Database, columns_of, from_row, insert_row
 from resnap.storage.errors import ConfigurationError, UsageError
 from resnap.storage.whole_file import read_whole
 
@@ -98,7 +98,7 @@ class Tokens:
             if _token_named(connection, name) is not None:
                 raise UsageError(f"the token {name!r} already exists",
                                  hint=f"`resnap token revoke {name}` first, or give another name")  # fmt: skip
-            inserted(connection, "tokens", {**columns_of(token), "digest": _digest(secret)})
+            insert_row(connection, "tokens", {**columns_of(token), "digest": _digest(secret)})
         return token, secret
 
     def revoke(self, name: str) -> Token:
@@ -143,11 +143,11 @@ class Tokens:
                         f"{file}: the token {name!r}, or its secret, was created by `resnap token create`",
                         hint="give it another name and a secret of its own, or revoke the other one",
                     )
-                inserted(connection, "tokens", {**columns_of(token), "digest": _digest(secret)})
+                insert_row(connection, "tokens", {**columns_of(token), "digest": _digest(secret)})
 
     def all(self) -> list[Token]:
         """Return every token there ever was, by name, then by time."""
-        return [loaded(Token, row) for row in self.database.rows("SELECT * FROM tokens ORDER BY name, created_ms")]
+        return [from_row(Token, row) for row in self.database.rows("SELECT * FROM tokens ORDER BY name, created_ms")]
 
     def find(self, secret: str) -> Token | None:
         """Return the token of ``secret``, if it is valid now."""
@@ -157,7 +157,7 @@ class Tokens:
         row = self.database.row("SELECT * FROM tokens WHERE digest = ?", (wanted,))
         if row is None or not hmac.compare_digest(row["digest"], wanted):
             return None
-        token = loaded(Token, row)
+        token = from_row(Token, row)
         return token if token.state(self.clock.now_ms()) == "valid" else None
 
     def begin_session(self, token: Token) -> str:
@@ -167,7 +167,7 @@ class Tokens:
         with self.database.write() as connection:
             connection.execute("DELETE FROM sessions WHERE expires_ms <= ?", (now_ms,))
             begun = {"digest": _digest(secret), "token_id": token.id, "expires_ms": now_ms + SESSION_S * 1000}
-            inserted(connection, "sessions", begun)
+            insert_row(connection, "sessions", begun)
             connection.execute(
                 f"DELETE FROM sessions WHERE digest IN ({oldest})",  # noqa: S608 - our own words
                 (token.id, SESSIONS_PER_TOKEN),
@@ -244,4 +244,4 @@ def _digest(secret: str) -> str:
 def _token_named(connection: sqlite3.Connection, name: str) -> Token | None:
     query = "SELECT * FROM tokens WHERE name = ? AND revoked_ms IS NULL"
     row = connection.execute(query, (name,)).fetchone()
-    return None if row is None else loaded(Token, row)
+    return None if row is None else from_row(Token, row)

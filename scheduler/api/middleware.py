@@ -54,7 +54,7 @@ _FORM: Final = "application/x-www-form-urlencoded"
 _TOO_LARGE: Final = f"the body is longer than {BODY_BYTES} bytes"
 
 
-def counted(app: ASGIApp, metrics: Metrics) -> ASGIApp:
+def count_requests(app: ASGIApp, metrics: Metrics) -> ASGIApp:
     """Return ``app`` with its requests counted by route; a stream counts from its first to its last byte.
 
     HEAD is answered as GET, as load balancers and ``curl -I`` ask; the server leaves the body out.
@@ -110,7 +110,7 @@ def with_headers(app: ASGIApp, random_bytes: Callable[[int], bytes]) -> ASGIApp:
     return answer
 
 
-def audited(app: ASGIApp, access: AccessControl) -> ASGIApp:
+def audit_changes(app: ASGIApp, access: AccessControl) -> ASGIApp:
     """Return ``app`` with every request to change something in the audit log before its response; refusals too.
 
     What was done and cannot be kept in the audit log ends as a failure, since nothing may be done in silence. Only a
@@ -162,7 +162,7 @@ def _keep(access: AccessControl, scope: Scope, status: int) -> None:
     )
 
 
-def checked(app: ASGIApp, access: AccessControl) -> ASGIApp:
+def refuse_unroutable(app: ASGIApp, access: AccessControl) -> ASGIApp:
     """Return ``app`` behind a refusal of what no route is to see."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:

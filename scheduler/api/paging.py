@@ -39,7 +39,7 @@ class Page:
             InvalidRequestError: the cursor is not of this list.
 
         """
-        parts = decoded(self.cursor, *kinds)
+        parts = decode_cursor(self.cursor, *kinds)
         return parts[0] if parts is not None and len(parts) == 1 else parts
 
     def cut(self, found: Sequence[T], key: Callable[[T], object]) -> tuple[list[T], str | None]:
@@ -48,7 +48,7 @@ class Page:
         if len(found) <= self.limit:
             return page, None
         last = key(page[-1])
-        return page, encoded(*last) if isinstance(last, tuple) else encoded(last)
+        return page, encode_cursor(*last) if isinstance(last, tuple) else encode_cursor(last)
 
     def cut_whole(self, found: Iterable[T], key: Callable[[T], Any], kind: type) -> tuple[list[T], str | None]:
         """Return the page of all that there is, in the order of ``key``, and the cursor of the next."""
@@ -64,12 +64,12 @@ class Page:
 Paging: TypeAlias = Annotated[Page, Depends()]
 
 
-def encoded(*parts: object) -> str:
+def encode_cursor(*parts: object) -> str:
     """Return a cursor that stands for ``parts``."""
     return base64.urlsafe_b64encode(json.dumps(parts).encode()).decode().rstrip("=")
 
 
-def decoded(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
+def decode_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
     """Return what a cursor stands for; None if there is none.
 
     Raises:
@@ -115,12 +115,12 @@ class TaggedRoute(APIRoute):
             if made.media_type != _JSON:
                 return made
             made.headers.setdefault("Cache-Control", "no-cache")
-            return tagged(request, made)
+            return add_etag(request, made)
 
         return answer
 
 
-def tagged(request: Request, answer: Response) -> Response:
+def add_etag(request: Request, answer: Response) -> Response:
     """Return an answer that is whole with its ETag, or 304 with the same headers where the caller has it already."""
     etag = f'"{hashlib.sha256(answer.body).hexdigest()[:32]}"'
     answer.headers["ETag"] = etag

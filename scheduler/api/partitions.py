@@ -67,7 +67,7 @@ def seen_in(services: Serving, _: Viewer, topic: Topic, partition: Number, sourc
 Seen: TypeAlias = Annotated[ScannedPartition, Depends(seen_in)]
 
 
-def _named(seen: ScannedPartition) -> dict[str, Any]:
+def _partition_names(seen: ScannedPartition) -> dict[str, Any]:
     """Return what names a partition in every answer about it."""
     return {"source": seen.source, "topic": seen.topic, "partition": seen.partition}
 
@@ -111,7 +111,7 @@ def list_boundaries(services: Serving, seen: Seen, paging: Paging) -> Boundaries
     """Return a page of boundaries as they are now, by offset."""
     page, following = paging.cut_whole(services.partition_details.boundaries(seen), lambda one: one.offset, int)
     return BoundariesAnswer(
-        **_named(seen),
+        **_partition_names(seen),
         boundaries=[BoundaryAnswer.model_validate(boundary) for boundary in page],
         next_cursor=following,
     )
@@ -123,7 +123,7 @@ def get_snapshot(services: Serving, seen: Seen, offset: Offset, paging: Paging) 
     loaded = services.partition_details.snapshot(seen, offset)
     page, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)
     return SnapshotAnswer(
-        **_named(seen),
+        **_partition_names(seen),
         offset=offset,
         file=loaded.file,
         entries=[producer_row(loaded.entries[pid]) for pid in page],
@@ -144,7 +144,7 @@ def compare_snapshots(
     before, after = (services.partition_details.snapshot(seen, boundary).entries for boundary in (offset, to))
     found = difference(before, after)
     return DifferenceAnswer(
-        **_named(seen),
+        **_partition_names(seen),
         from_offset=offset,
         to_offset=to,
         added=found.added[:limit],
@@ -160,10 +160,12 @@ def explain_entry(
     services: Serving, who: Viewer, seen: Seen, offset: Offset, producer_id: ProducerId
 ) -> ExplanationAnswer:
     """Return the batches that made the entry of a producer in the snapshot at an offset; reads segments."""
-    return ExplanationAnswer(batches=explained(services, who, seen, offset, producer_id))
+    return ExplanationAnswer(batches=explain_rows(services, who, seen, offset, producer_id))
 
 
-def explained(services: Services, who: Principal, seen: ScannedPartition, offset: int, producer_id: int) -> list[Row]:
+def explain_rows(
+    services: Services, who: Principal, seen: ScannedPartition, offset: int, producer_id: int
+) -> list[Row]:
     """Return the batches that made an entry, a row per role; it is charged to ``who``, since it reads segments.
 
     Raises:

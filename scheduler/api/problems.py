@@ -31,7 +31,7 @@ from resnap.scheduler.api.problem_kinds import (
     kind_of,
 )
 from resnap.scheduler.api.request_context import context_in
-from resnap.scheduler.settings.redaction import redacted
+from resnap.scheduler.settings.redaction import redact
 from resnap.scheduler.telemetry.logs import logger
 from resnap.storage.errors import ResnapError
 
@@ -163,7 +163,7 @@ def _wrong_part(part: Mapping[str, Any]) -> dict[str, str]:
 
 def _without_secrets(text: str) -> str:
     """Return the beginning of ``text``, without secrets."""
-    return redacted(text[:_LOOKED_AT])[:_LONGEST]
+    return redact(text[:_LOOKED_AT])[:_LONGEST]
 
 
 def _headers(error: BaseException, kind: Kind) -> dict[str, str]:

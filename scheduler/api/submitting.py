@@ -16,7 +16,7 @@ from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import RunAnswer
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import BY_API, Run, RunRequest
-from resnap.scheduler.state.database import inserted
+from resnap.scheduler.state.database import insert_row
 
 RUNS_PATH: Final = "/v1/runs"
 TAKEN: Final[dict[int | str, dict[str, Any]]] = {
@@ -73,7 +73,7 @@ class Submission:
         if key is None:
             check()
             charge()
-            return accepted(self.request, self.response, submit())
+            return accepted_answer(self.request, self.response, submit())
         parts = [plain(asked), retry_of, *([] if origin == BY_API else [origin])]
         fingerprint = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
         run = self._earlier_run(key, fingerprint)
@@ -81,7 +81,7 @@ class Submission:
             check()
             with services.submitting:
                 run = self._once(key, fingerprint, charge, submit)
-        return accepted(self.request, self.response, run)
+        return accepted_answer(self.request, self.response, run)
 
     def _earlier_run(self, key: str, fingerprint: str) -> Run | None:
         """Return the run that a key has made, if it is kept; raises KeyReusedError if it came with another request."""
@@ -99,14 +99,14 @@ class Submission:
         with services.database.write() as connection:
             run = submit()
             values = {"principal": self.who.name, "key": key, "fingerprint": fingerprint, "run_id": run.id}
-            inserted(connection, "idempotency_keys", {**values, "created_ms": services.clock.now_ms()})
+            insert_row(connection, "idempotency_keys", {**values, "created_ms": services.clock.now_ms()})
         return run
 
 
 Submitting: TypeAlias = Annotated[Submission, Depends()]
 
 
-def accepted(request: Request, response: Response, run: Run) -> RunAnswer:
+def accepted_answer(request: Request, response: Response, run: Run) -> RunAnswer:
     """Return that a run was taken, and where it is."""
     context_in(request.scope).detail["run"] = run.id
     response.headers["Location"] = f"{RUNS_PATH}/{run.id}"

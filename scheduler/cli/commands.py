@@ -30,7 +30,7 @@ class CommandGroup(TyperGroup):
         return name, command.load() if isinstance(command, _Listed) else command, rest
 
 
-def written(parameter: Any, ctx: Any) -> str:  # noqa: ANN401 - as Typer has them
+def argument_text(parameter: Any, ctx: Any) -> str:  # noqa: ANN401 - as Typer has them
     """Return how an argument is shown, without the Python type that Typer adds; empty for a flag."""
     is_argument = parameter.param_type_name == "argument"
     return "".join(piece.strip("{}") for piece in parameter.get_usage_pieces(ctx)) if is_argument else ""
@@ -67,7 +67,7 @@ class _Command(TyperCommand):
             is_argument = parameter.param_type_name == "argument"
             title = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
             if record := parameter.get_help_record(ctx):
-                sections.setdefault(title, []).append((written(parameter, ctx) or record[0], record[1]))
+                sections.setdefault(title, []).append((argument_text(parameter, ctx) or record[0], record[1]))
         for title, records in sections.items():
             if records:
                 with formatter.section(title):

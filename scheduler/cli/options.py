@@ -24,7 +24,7 @@ from resnap.scheduler.output.rendering import Output, OutputClosedError
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.layers import resembling_variable
 from resnap.scheduler.settings.loading import load_settings
-from resnap.scheduler.telemetry.traces import traced
+from resnap.scheduler.telemetry.traces import export_spans
 from resnap.storage.errors import UsageError, check_address_space
 from resnap.storage.spans import span
 from resnap.tiering.cluster.shared_cluster import SharedCluster
@@ -59,7 +59,7 @@ def with_settings(*groups: Group) -> Callable[[Command], Callable[..., None]]:
                 may_dump=may_dump,
                 is_service=SERVE in groups,
             )
-            with _quiet_ends(), traced(process_environment(), invocation.warn), ExitStack() as spans:
+            with _quiet_ends(), export_spans(process_environment(), invocation.warn), ExitStack() as spans:
                 # The service never ends; each of its runs is a span.
                 add = None if SERVE in groups else spans.enter_context(span(context.command_path))
                 with invocation.at_end:

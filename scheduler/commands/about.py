@@ -6,7 +6,7 @@ from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.output.rendering import Answer, Column
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
-from resnap.scheduler.settings.values import shown
+from resnap.scheduler.settings.values import json_form
 from resnap.storage.version import versions
 
 
@@ -20,7 +20,11 @@ def show_version(run: Invocation) -> None:
 def show_config(run: Invocation) -> None:
     """Print every setting, its value, and where that comes from; credentials are masked."""
     rows = [
-        {"name": display_name(name), "value": shown(getattr(run.settings, name)), "origin": run.settings.origin(name)}
+        {
+            "name": display_name(name),
+            "value": json_form(getattr(run.settings, name)),
+            "origin": run.settings.origin(name),
+        }
         for name in SETTING_NAMES
     ]
     columns = (Column(key="name"), Column(key="value"), Column(key="origin"))

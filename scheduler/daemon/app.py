@@ -17,7 +17,7 @@ from resnap.scheduler.access.roles import UnauthenticatedError
 from resnap.scheduler.api import audit, fleet, partitions, plans, probes, problems, runs, schedules
 from resnap.scheduler.api.auth import identified_if_known
 from resnap.scheduler.api.events import EventFeeds
-from resnap.scheduler.api.middleware import LOGIN_PATH, audited, checked, counted, with_headers
+from resnap.scheduler.api.middleware import LOGIN_PATH, audit_changes, count_requests, refuse_unroutable, with_headers
 from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problem_kinds import KINDS, InvalidRequestError, MethodNotAllowedError
 from resnap.scheduler.api.problems import error_response
@@ -53,7 +53,7 @@ def create_app(services: Services, version: str) -> FastAPI:
     guard(app, services.access)
     metrics = services.observation.metrics
     metrics.routes(_routes(app))
-    app.add_middleware(counted, metrics=metrics)
+    app.add_middleware(count_requests, metrics=metrics)
     return app
 
 
@@ -77,8 +77,8 @@ def guard(app: FastAPI, access: AccessControl) -> None:
     app.include_router(problems.router)
     describe(app, needs_token=access.auth == "token")
     # The last one added is the outermost.
-    app.add_middleware(checked, access=access)
-    app.add_middleware(audited, access=access)
+    app.add_middleware(refuse_unroutable, access=access)
+    app.add_middleware(audit_changes, access=access)
     app.add_middleware(with_headers, random_bytes=access.random_bytes)
     app.add_middleware(with_error_pages)
 

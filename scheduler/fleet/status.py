@@ -64,7 +64,7 @@ def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str],
         ConfigurationError: the configuration names no service, or cannot be used to query the cluster.
 
     """
-    brokers, places, unanswered, releases = collected(settings, collector), None, None, None
+    brokers, places, unanswered, releases = collect_reports(settings, collector), None, None, None
     if settings.bootstrap_server is not None:
         try:
             with cluster_of(settings) as cluster:
@@ -76,7 +76,7 @@ def fleet_status(settings: Settings, collector: Collector, warn: Callable[[str],
     return FleetStatus(brokers=brokers, topics=list(answers), unanswered=unanswered, releases=releases)
 
 
-def collected(settings: Settings, collector: Collector) -> Sequence[BrokerReplicas]:
+def collect_reports(settings: Settings, collector: Collector) -> Sequence[BrokerReplicas]:
     """Return the report of each configured service.
 
     Raises:
@@ -203,8 +203,8 @@ class FleetWatch:
                 status = fleet_status(settings, self._collector, self.warn)
             except ResnapError as error:  # the cluster cannot be queried with this configuration
                 status = self._nothing(str(error))
-            collected = Collected(status=status, at_ms=self.clock.now_ms())
-            self._last = settings.fleet, self.clock.monotonic_s(), collected
+            collect_reports = Collected(status=status, at_ms=self.clock.now_ms())
+            self._last = settings.fleet, self.clock.monotonic_s(), collect_reports
             self._has_any.set()
             self._is_over.wait(EVERY_S)
 

@@ -15,7 +15,7 @@ from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column, plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
-from resnap.storage.words import counted, first_of, human_bytes, instant, some
+from resnap.storage.words import counts_text, first_of, human_bytes, instant, some
 from resnap.tiering.judging.refusal import Reason, UnblockedBy
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def _sum_of(rows: Sequence[Mapping[str, Any]], joined: Sequence[str]) -> dict[st
         elif all(isinstance(value, int) for value in found):
             sums[key] = sum(found)
         elif key in _OUTCOMES:
-            sums[key] = found[0] if len(set(found)) == 1 else counted(found)
+            sums[key] = found[0] if len(set(found)) == 1 else counts_text(found)
         elif all(isinstance(value, dict) and "bytes" in value for value in found):
             sums[key] = {"bytes": sum(value["bytes"] for value in found)}
         else:

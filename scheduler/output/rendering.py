@@ -215,7 +215,7 @@ class Output:
         is_whole = len(first) < TABLE_BLOCK
         if not columns or not first or (self._is_terminal and is_whole and self._write_rich(columns, first)):
             return
-        for text in aligned(columns, first):
+        for text in align_rows(columns, first):
             self._print(text)
         widths = _widths(columns, first)
         while not is_whole and (row := (yield)) is not None:
@@ -294,7 +294,7 @@ class Output:
             self._print(_json({"type": SUMMARY, **answer.head, **answer.tail()}))
 
 
-def aligned(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
+def align_rows(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[str]:
     """Yield a heading and a line per row."""
     widths = _widths(columns, rows)
     yield _line(columns, widths, [column.heading for column in columns])

@@ -27,9 +27,9 @@ from resnap.scheduler.state.database import (
     UNREADABLE_ROW,
     Database,
     columns_of,
-    decoded,
-    inserted,
-    loaded,
+    from_row,
+    insert_row,
+    read_column,
 )
 from resnap.storage.errors import DataError
 
@@ -76,7 +76,7 @@ class History:
         """Store a newly requested run."""
         names = "id", "kind", "state", "request", "origin", "principal", "retry_of", "created_ms"
         with self.database.write() as connection:
-            inserted(connection, "runs", {name: getattr(run, name) for name in names})
+            insert_row(connection, "runs", {name: getattr(run, name) for name in names})
             self._report(connection, run.id, "state", {"state": run.state.value})
 
     def get(self, run_id: str) -> Run | None:
@@ -167,7 +167,7 @@ class History:
     def partition_done(self, run_id: str, outcome: PartitionOutcome) -> None:
         """Store the outcome of one partition."""
         with self.database.write() as connection:
-            inserted(connection, "run_partitions", {"run_id": run_id, **columns_of(outcome)})
+            insert_row(connection, "run_partitions", {"run_id": run_id, **columns_of(outcome)})
             data = {"topic": outcome.topic, "partition": outcome.partition, "state": outcome.state.value}
             self._report(connection, run_id, "partition", data)
 
@@ -180,7 +180,9 @@ class History:
                     ORDER BY topic, partition LIMIT ?"""  # noqa: S608
         values = (run_id, *(after or ("", -1)), *states, limit)
         return [
-            loaded(PartitionOutcome, row, state=decoded(row, "state", PartitionState), row=decoded(row, "row"))
+            from_row(
+                PartitionOutcome, row, state=read_column(row, "state", PartitionState), row=read_column(row, "row")
+            )
             for row in self.database.rows(query, values)
         ]
 
@@ -195,7 +197,7 @@ class History:
         """Return the events of a run after the event ``after``."""
         query = "SELECT * FROM run_events WHERE run_id = ? AND seq > ? ORDER BY seq LIMIT ?"
         found = self.database.rows(query, (run_id, after, limit))
-        return [loaded(RunEvent, row, data=decoded(row, "data")) for row in found]
+        return [from_row(RunEvent, row, data=read_column(row, "data")) for row in found]
 
     def fail_orphans(self) -> list[Run]:
         """Mark runs that a previous service left running as failed, and return them; called before any work.
@@ -242,7 +244,7 @@ class History:
         count = "UPDATE runs SET event_count = event_count + 1 WHERE id = ? RETURNING event_count"
         seq = int(connection.execute(count, (run_id,)).fetchone()[0])
         event = RunEvent(run_id=run_id, seq=seq, at_ms=self.now_ms(), kind=kind, data=data)
-        inserted(connection, "run_events", columns_of(event))
+        insert_row(connection, "run_events", columns_of(event))
         self.database.once_kept(partial(self.publish, event))
 
 
@@ -254,7 +256,7 @@ def _run(row: sqlite3.Row) -> Run:
 
     """
     try:
-        return loaded(
+        return from_row(
             Run,
             row,
             request=request_from(json.loads(row["request"])),

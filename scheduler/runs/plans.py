@@ -11,7 +11,7 @@ from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.runs.execution import scope_for
 from resnap.scheduler.runs.run import request_from
-from resnap.scheduler.state.database import Database, columns_of, inserted, loaded
+from resnap.scheduler.state.database import Database, columns_of, from_row, insert_row
 from resnap.scheduler.verbs.planned import PlanRow, totals_of
 from resnap.tiering.judging.planning import read_saved_plan, write_saved_plan
 from resnap.tiering.planner import Planner
@@ -78,7 +78,7 @@ class Plans:
             created_ms=self.clock.now_ms(),
         )
         with self.database.write() as connection:
-            inserted(connection, "plans", columns_of(plan))
+            insert_row(connection, "plans", columns_of(plan))
         return plan
 
     def get(self, plan_id: str) -> KeptPlan | None:
@@ -120,6 +120,6 @@ def _plan(row: sqlite3.Row) -> KeptPlan | None:
     """Return the plan of a row; None if it is damaged, or of a release that knows more, as a run is skipped then."""
     try:
         request, rows, totals = (json.loads(row[name]) for name in ("request", "rows", "totals"))
-        return loaded(KeptPlan, row, request=request_from(request), rows=rows, totals=totals)
+        return from_row(KeptPlan, row, request=request_from(request), rows=rows, totals=totals)
     except (ValueError, KeyError, TypeError):
         return None

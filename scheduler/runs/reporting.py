@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output.progress import ProgressState, TrackedProgress, progress_row
 from resnap.scheduler.runs.run import ReportedError
-from resnap.scheduler.settings.redaction import redacted
+from resnap.scheduler.settings.redaction import redact
 from resnap.scheduler.telemetry.logs import logger
 from resnap.storage.errors import CancelledError, ResnapError, fault_of_machine
 
@@ -77,7 +77,7 @@ class RunReport:
     def error(self, error: BaseException) -> None:
         """Store an error that concerns a part of the work."""
         if len(self._errors) < MOST_ERRORS:
-            self._errors.append(reported(error))
+            self._errors.append(public_error(error))
         else:
             self._unkept += 1
 
@@ -115,13 +115,13 @@ class RunReport:
         self.check()
 
 
-def reported(error: BaseException) -> ReportedError:
+def public_error(error: BaseException) -> ReportedError:
     """Return an error as others may see it; of a bug only its kind, because the log has the rest."""
     error = fault_of_machine(error) or error
     if isinstance(error, ResnapError):
-        hint = None if error.hint is None else redacted(error.hint)
+        hint = None if error.hint is None else redact(error.hint)
         return ReportedError(
-            code=type(error).__name__, message=redacted(str(error)), hint=hint, exit_code=error.exit_code
+            code=type(error).__name__, message=redact(str(error)), hint=hint, exit_code=error.exit_code
         )
     return ReportedError(
         code="InternalError",

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from resnap.scheduler.job.reports import SIZES
-from resnap.scheduler.state.database import Database, columns_of, decoded, inserted, loaded
+from resnap.scheduler.state.database import Database, columns_of, from_row, insert_row, read_column
 from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.judging.readiness import Judgement, Repair, Verdict, judge, topic_verdict
@@ -188,12 +188,12 @@ class Scans:
         with self.database.write() as connection:
             connection.execute(f"{_DELETE_REPAIR} AND how = ?", (*place, repair.how))
             offsets = sorted(repair.offsets)
-            inserted(connection, "mendings", {**_at(place), **columns_of(repair), "offsets": offsets})
+            insert_row(connection, "mendings", {**_at(place), **columns_of(repair), "offsets": offsets})
             query = f"SELECT row, scanned_ms FROM partitions {_PLACE}"  # noqa: S608
             seen = connection.execute(query, place).fetchone()
             if seen is not None:
                 connection.execute(f"DELETE FROM partitions {_PLACE}", place)  # noqa: S608
-                self._insert(connection, source, decoded(seen, "row"), seen["scanned_ms"])
+                self._insert(connection, source, read_column(seen, "row"), seen["scanned_ms"])
 
     def check_repairs(
         self, source: str, selects: Callable[[TopicPartition], bool], is_there: Callable[[str, str], bool | None]
@@ -258,7 +258,7 @@ class Scans:
         reasons = {name: Counter[str]() for name in wanted}
         sums = {name: Counter[str]() for name in wanted}
         for row in self.database.rows(query, wanted):
-            counts[row["topic"]][decoded(row, "verdict", Verdict)] += row["n"]
+            counts[row["topic"]][read_column(row, "verdict", Verdict)] += row["n"]
             reasons[row["topic"]].update({row["reason"]: row["n"]} if row["reason"] else {})
             sums[row["topic"]].update({name: row[name] for name in _SUMS})
         return [
@@ -272,7 +272,7 @@ class Scans:
         """Return the names of all topics by verdict."""
         verdicts = defaultdict[str, set[Verdict]](set)
         for row in self.database.rows("SELECT DISTINCT topic, verdict FROM partitions ORDER BY topic"):
-            verdicts[row["topic"]].add(decoded(row, "verdict", Verdict))
+            verdicts[row["topic"]].add(read_column(row, "verdict", Verdict))
         found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
         for topic, of_partitions in verdicts.items():
             found[topic_verdict(of_partitions)].append(topic)
@@ -281,7 +281,7 @@ class Scans:
     def waiting(self) -> dict[UnblockedBy, int]:
         """Return how many partitions wait for what unblocks them."""
         query = "SELECT unblocked_by, COUNT(*) AS n FROM partitions WHERE unblocked_by IS NOT NULL GROUP BY 1"
-        return {decoded(row, "unblocked_by", UnblockedBy): row["n"] for row in self.database.rows(query)}
+        return {read_column(row, "unblocked_by", UnblockedBy): row["n"] for row in self.database.rows(query)}
 
     def sizes(self) -> dict[str, int]:
         """Return the bytes of all closed segments: ``tierable``, ``blocked``, ``shipped``, ``freeable``."""
@@ -315,9 +315,9 @@ class Scans:
             repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
         found = []
         for one in kept:
-            row, facts = decoded(one, "row", _row_with_facts)
+            row, facts = read_column(one, "row", _row_with_facts)
             judgement = judge(facts, repairs[one["source"], one["topic"], one["partition"]])
-            found.append(loaded(ScannedPartition, one, judgement=judgement, row=row))
+            found.append(from_row(ScannedPartition, one, judgement=judgement, row=row))
         return found
 
     def repairs(self, seen: ScannedPartition) -> Sequence[Repair]:
@@ -342,7 +342,7 @@ class Scans:
     def sources(self) -> list[ScannedSource]:
         """Return every source that was scanned."""
         found = self.database.rows("SELECT * FROM sources ORDER BY source")
-        return [loaded(ScannedSource, row, scanned_ms=row["scanned_ms"] or None) for row in found]
+        return [from_row(ScannedSource, row, scanned_ms=row["scanned_ms"] or None) for row in found]
 
     def _insert(self, connection: sqlite3.Connection, source: str, row: Row, at_ms: int) -> None:
         topic, partition = row["topic"], row["partition"]
@@ -355,7 +355,7 @@ class Scans:
             "row": row,
         }
         sizes = _sizes(row, judgement)
-        inserted(connection, "partitions", {**_at((source, topic, partition)), **kept, "scanned_ms": at_ms, **sizes})
+        insert_row(connection, "partitions", {**_at((source, topic, partition)), **kept, "scanned_ms": at_ms, **sizes})
 
 
 def _sizes(row: Row, judgement: Judgement) -> dict[str, int]:
@@ -422,7 +422,7 @@ def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dic
                 ORDER BY how DESC"""  # noqa: S608
     values = [part for place in places for part in place]
     for row in connection.execute(query, values) if places else ():
-        repair = loaded(Repair, row, offsets=frozenset(decoded(row, "offsets")))
+        repair = from_row(Repair, row, offsets=frozenset(read_column(row, "offsets")))
         found[row["source"], row["topic"], row["partition"]].append(repair)
     return found
 

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.scheduler.job.contract import verb_of
-from resnap.scheduler.runs.reporting import RunReport, reported
+from resnap.scheduler.runs.reporting import RunReport, public_error
 from resnap.scheduler.runs.run import OTHER_FAILURES, ReportedError, Run, RunEnd, RunState
 from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import bound
@@ -237,7 +237,7 @@ class Worker:
         else:
             self._observer.bug(error)
         with self._lock:
-            self._unkept[run_id] = end or RunEnd(state=RunState.FAILED, totals={}, errors=(reported(error),))
+            self._unkept[run_id] = end or RunEnd(state=RunState.FAILED, totals={}, errors=(public_error(error),))
         self._settle(run_id, RunState.FAILED)
 
     def _end_of(self, run: Run, report: RunReport) -> RunEnd:
@@ -253,7 +253,7 @@ class Worker:
                 self._observer.bug(error)
             report.failed_apart += 1
             totals, state = _counts_of(report), RunState.PARTIALLY_FAILED if report.done else RunState.FAILED
-            first = (reported(error),)
+            first = (public_error(error),)
         if self._is_stopping and state is not RunState.SUCCEEDED:
             state = RunState.FAILED if state is RunState.CANCELLED else state
             first = (STOPPED, *first)

@@ -21,7 +21,7 @@ from resnap.scheduler.runs.history import History, RunFilter
 from resnap.scheduler.runs.observation import Observation
 from resnap.scheduler.runs.partition_details import PartitionDetails
 from resnap.scheduler.runs.plans import Plans
-from resnap.scheduler.runs.reporting import reported
+from resnap.scheduler.runs.reporting import public_error
 from resnap.scheduler.runs.run import BY_API, FINAL, Ids, RunEnd, RunRequest, RunState
 from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.runs.worker import Worker
@@ -116,7 +116,7 @@ class Services:
         """Those in force; replaced as a whole when the configuration is read again."""
         directory = state_directory_of(settings)
         configuration.put_in_force(settings)
-        metrics = Metrics(watched(settings), version=resnap_version(), revision=resnap_revision())
+        metrics = Metrics(watched_names(settings), version=resnap_version(), revision=resnap_revision())
         self.observation = observation = Observation(metrics, clock)
         self.database = database = Database(directory / DATABASE_FILE, is_service=True)
         self.reads = DiskReads()
@@ -194,7 +194,7 @@ class Services:
             if run.origin == BY_API:
                 check_still_within_places(self.settings, run.request)
         except ResnapError as error:
-            end = RunEnd(state=RunState.FAILED, totals={}, errors=(reported(error),))
+            end = RunEnd(state=RunState.FAILED, totals={}, errors=(public_error(error),))
             self.history.ended(run.id, end)
             self.observation.run_ended(run, end, 0.0)
         else:
@@ -213,7 +213,7 @@ class Services:
         if settings.tokens_file is not None:
             self.access.tokens.adopt(settings.tokens_file)
         self.schedules.load(settings.schedules)
-        self.observation.metrics.watch(watched(settings))
+        self.observation.metrics.watch(watched_names(settings))
         self.observation.schedules_are({spec.name for spec in settings.schedules})
         self.admission.watch(settings.metadata_log)
         self.worker.queue_size = settings.queue_size
@@ -328,7 +328,7 @@ def _check(settings: Settings, directory: Path) -> None:
             )
 
 
-def watched(settings: Settings) -> Watched:
+def watched_names(settings: Settings) -> Watched:
     """Return the names that metrics are counted for, from the configuration."""
     sources = {*map(str, settings.log_dirs), *(place for spec in settings.schedules for place in spec.sources)}
     return Watched(

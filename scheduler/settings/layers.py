@@ -156,7 +156,7 @@ def path_in(layers: Iterable[Layer], name: str) -> Path | None:
     return None if value is None else Path(str(value))
 
 
-def merged(layers: Iterable[Layer]) -> dict[str, object]:
+def merge_layers(layers: Iterable[Layer]) -> dict[str, object]:
     """Return the raw value of each setting that is given; of mappings the entries of all layers."""
     values: dict[str, object] = {}
     for layer in layers:

@@ -14,7 +14,7 @@ from resnap.scheduler.settings.layers import (
     file_layer,
     flag_layer,
     line_of,
-    merged,
+    merge_layers,
     origins_of,
     path_in,
     refusal,
@@ -118,7 +118,7 @@ def load_settings(
     origins = origins_of(layers)
     try:
         return Settings(
-            **merged(layers),  # type: ignore[arg-type] # raw values, which are judged here
+            **merge_layers(layers),  # type: ignore[arg-type] # raw values, which are judged here
             origins=origins,
             unknown_variables=unknown,
             metadata_warnings=warnings,

@@ -1,6 +1,6 @@
 """Removes secrets from what others may see: tokens, credentials in URLs, S3 keys.
 
-``redacted`` is called at every edge where text leaves: problems, the audit, the log, the history of runs. It looks at
+``redact`` is called at every edge where text leaves: problems, the audit, the log, the history of runs. It looks at
 form, not at place, since a message may repeat whatever it was given; it masks one too many rather than show one. Each
 form is of bounded length, so that a text takes as long as it is long, however it was made.
 """
@@ -45,7 +45,7 @@ _RULES: Final = (
 )
 
 
-def redacted(text: str) -> str:
+def redact(text: str) -> str:
     """Return ``text`` with ``***`` for each secret in it."""
     for form, mask in _RULES:
         text = form.sub(mask, text)

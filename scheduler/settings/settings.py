@@ -22,7 +22,7 @@ from resnap.scheduler.settings.replay import (
 )
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.store import ShippingSettings, StoreSettings, customer_key, storage_class
-from resnap.scheduler.settings.values import Form, shown
+from resnap.scheduler.settings.values import Form, json_form
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.cluster.shared_cluster import SharedCluster
 
@@ -118,7 +118,7 @@ def display_name(name: str) -> str:
 def given_flags(settings: Settings, names: Iterable[str]) -> Iterator[str]:
     """Yield the words of the flags among ``names`` that the command was given."""
     for name in names:
-        flag, value = DECLARED[name].flag, shown(getattr(settings, name))
+        flag, value = DECLARED[name].flag, json_form(getattr(settings, name))
         if not flag or not settings.origin(name).startswith(GIVEN_ORIGINS):
             continue
         if isinstance(value, bool):

@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from resnap.scheduler.clock import milliseconds
-from resnap.scheduler.settings.redaction import MASK, redacted
+from resnap.scheduler.settings.redaction import MASK, redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -98,7 +98,7 @@ def parse_as_of(text: str) -> datetime | str:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("expected now, roll or a time such as 2026-01-31T12:00:00Z") from None
-    return _zoned(at)
+    return _with_zone(at)
 
 
 def checked_as_of(value: object) -> object:
@@ -111,13 +111,13 @@ def checked_as_of(value: object) -> object:
     if isinstance(value, str):
         return parse_as_of(value)
     if isinstance(value, datetime):
-        return _zoned(value)
+        return _with_zone(value)
     if isinstance(value, date):
         raise ValueError(_ZONE_EXPECTED)  # noqa: TRY004 - pydantic takes no other error
     return value
 
 
-def _zoned(at: datetime) -> datetime:
+def _with_zone(at: datetime) -> datetime:
     if at.tzinfo is None:
         raise ValueError(_ZONE_EXPECTED)
     return at
@@ -136,7 +136,7 @@ def parse_moment(text: str, now_ms: int) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError("expected a duration such as 7d or a time such as 2026-01-31T12:00:00Z") from None
-    return milliseconds(_zoned(at))
+    return milliseconds(_with_zone(at))
 
 
 def did_you_mean(name: str, possible: Iterable[str], where: str | None = None, prefix: str = "") -> str:
@@ -164,25 +164,25 @@ def split_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def shown(value: object) -> object:
+def json_form(value: object) -> object:
     """Return a value as JSON can hold it, with credentials masked: in URLs, and under names of secrets."""
     if isinstance(value, Mapping):
         secret = _spark_rule(value)
         return {key: MASK if _is_secret(secret, key, entry) else shown_as(key, entry) for key, entry in value.items()}
     if isinstance(value, tuple | list):
-        return [shown(entry) for entry in value]
+        return [json_form(entry) for entry in value]
     if isinstance(value, timedelta):
         return duration_text(value)
     if isinstance(value, datetime):
         return value.isoformat()
     if value is None or isinstance(value, bool | int):
         return value
-    return redacted(str(value))
+    return redact(str(value))
 
 
 def shown_as(name: str, value: object) -> object:
     """Return the value of the setting ``name`` as JSON can hold it, masked if the name is of a secret."""
-    return MASK if value is not None and is_secret_name(name) else shown(value)
+    return MASK if value is not None and is_secret_name(name) else json_form(value)
 
 
 def is_secret_name(name: str) -> bool:

@@ -233,7 +233,7 @@ class Database:
                     self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
 
     def _connect(self) -> sqlite3.Connection:
-        return _connected(self.path)
+        return _open_connection(self.path)
 
     def _version(self, connection: sqlite3.Connection) -> int:
         """Return the version of the file's schema.
@@ -279,7 +279,7 @@ class DatabaseView(Database):
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
-        return _connected(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+        return _open_connection(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
 
     def _migrate(self) -> None:
         version = self._version(self._writer)
@@ -299,7 +299,7 @@ def _no_service_at(directory: Path, hint: str) -> Iterator[None]:
         raise LockedError(str(error), hint=hint) from error
 
 
-def _connected(address: Path | str, *, uri: bool = False) -> sqlite3.Connection:
+def _open_connection(address: Path | str, *, uri: bool = False) -> sqlite3.Connection:
     connection = sqlite3.connect(
         address, uri=uri, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
@@ -310,7 +310,7 @@ def _connected(address: Path | str, *, uri: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def inserted(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> None:
+def insert_row(connection: sqlite3.Connection, table: str, values: Mapping[str, object]) -> None:
     """Insert a row into ``table``, a name of ours, with ``values`` by column; what SQLite has no type for as JSON."""
     values = {name: value if _is_plain(value) else json.dumps(plain(value)) for name, value in values.items()}
     columns, marks = ", ".join(values), ", ".join("?" * len(values))
@@ -318,7 +318,7 @@ def inserted(connection: sqlite3.Connection, table: str, values: Mapping[str, ob
 
 
 def columns_of(value: DataclassInstance) -> dict[str, object]:
-    """Return the fields of a value by name, for ``inserted``."""
+    """Return the fields of a value by name, for ``insert_row``."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
@@ -326,13 +326,13 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, str | int)
 
 
-def loaded(kind: type[T], row: sqlite3.Row, /, **given: object) -> T:
+def from_row(kind: type[T], row: sqlite3.Row, /, **given: object) -> T:
     """Return the value that a row stands for: each of its fields is the column of that name, unless it is ``given``."""
     columns = {field.name: row[field.name] for field in fields(kind) if field.name not in given}
     return kind(**columns, **given)
 
 
-def decoded(row: sqlite3.Row, column: str, read: Callable[[Any], V] = json.loads) -> V:
+def read_column(row: sqlite3.Row, column: str, read: Callable[[Any], V] = json.loads) -> V:
     """Return what ``read`` makes of a column.
 
     Raises:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import structlog
 
-from resnap.scheduler.settings.redaction import MASK, redacted
+from resnap.scheduler.settings.redaction import MASK, redact
 from resnap.scheduler.settings.values import is_secret_name
 
 if TYPE_CHECKING:
@@ -141,4 +141,4 @@ def redacted_value(name: str, value: object) -> object:
         return value
     if is_secret_name(name):
         return MASK
-    return value if isinstance(value, bool | int | float) else redacted(str(value))
+    return value if isinstance(value, bool | int | float) else redact(str(value))

@@ -31,7 +31,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from resnap.scheduler.registry import KINDS
-from resnap.scheduler.settings.values import shown
+from resnap.scheduler.settings.values import json_form
 from resnap.tiering.judging.readiness import Verdict
 
 if TYPE_CHECKING:
@@ -314,4 +314,4 @@ class _QuotaCollector(Collector):
 def _labels(source: tuple[str, str]) -> tuple[str, str]:
     """Return cluster and log dir as labels; a URL may carry credentials."""
     cluster, log_dir = source
-    return cluster, str(shown(log_dir))
+    return cluster, str(json_form(log_dir))

@@ -26,7 +26,7 @@ _HTTP: Final = "http/protobuf"
 
 
 @contextmanager
-def traced(environment: Mapping[str, str], warn: Callable[[str], None]) -> Iterator[None]:
+def export_spans(environment: Mapping[str, str], warn: Callable[[str], None]) -> Iterator[None]:
     """Export the spans of this process while the context lasts, if ``environment`` asks for it; ``warn`` says why not.
 
     What was not exported at its end is then, for as long as the exporter's own time limit allows.

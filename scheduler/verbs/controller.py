@@ -19,7 +19,7 @@ from resnap.scheduler.job.wiring import metadata_log_of, scope_of, sources_of
 from resnap.scheduler.output.records import columns_of, instant_of, plain, record, row_of
 from resnap.scheduler.output.rendering import Column, Row
 from resnap.scheduler.settings.layers import node_named, static_properties
-from resnap.scheduler.settings.values import shown, shown_as
+from resnap.scheduler.settings.values import json_form, shown_as
 from resnap.storage.errors import MetadataLogError, VerificationError
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.words import human_count, instant, some, span
@@ -227,7 +227,7 @@ def _head(image: MetadataImage) -> Row:
             {
                 "resourceType": _RESOURCES.get(resource.type, str(resource.type)),
                 "resourceName": resource.name,
-                "values": shown(values),
+                "values": json_form(values),
             }
             for resource, values in image.configs.items()
         ],

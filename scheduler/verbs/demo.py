@@ -22,8 +22,8 @@ from resnap.scheduler.job.contract import Context, Reported, Request, Result, Un
 from resnap.scheduler.job.replaying import engine_of, uploading_of
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.records import row_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, aligned, partition_name
-from resnap.scheduler.verbs.scan import ScanRow, scanned
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, align_rows, partition_name
+from resnap.scheduler.verbs.scan import ScanRow, scan_partitions
 from resnap.scheduler.verbs.tier import ShipmentRow
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
@@ -179,7 +179,7 @@ class _Demo:
             f"{totals['lost']} of the {totals['boundaries']} snapshots that its closed segments need are gone: before"
             " 2.8 a broker kept those at the last two segment bases only."
         )
-        return {**totals, "partitions": rows}, [*aligned(READ, rows), "", closing]
+        return {**totals, "partitions": rows}, [*align_rows(READ, rows), "", closing]
 
     def _scan(self) -> tuple[Row, Sequence[str]]:
         rows = self._scanned()
@@ -190,7 +190,7 @@ class _Demo:
         ]
 
     def _scanned(self) -> list[Row]:
-        results = list(scanned(self._planner.select(self._scope), None, self._planner))
+        results = list(scan_partitions(self._planner.select(self._scope), None, self._planner))
         for unread in (result for result in results if isinstance(result, Unread)):
             raise unread.faults[0]
         return [{**row_of(ScanRow, result.what)} for result in results if isinstance(result, Reported)]
@@ -245,7 +245,7 @@ class _Demo:
             f"{some(objects, 'object')} read back ({human_bytes(size)}), {len(unlike) or 'none'} other than its"
             " manifest says."
         )
-        return {**figures, "partitions": rows}, [*aligned(TIMELINE, timelines), LEGEND, "", closing]
+        return {**figures, "partitions": rows}, [*align_rows(TIMELINE, timelines), LEGEND, "", closing]
 
     def _boundary(self, name: str, expected: Path, shipped_key: str | None) -> Boundary:
         """Compare the broker's own snapshot with the one in the store."""

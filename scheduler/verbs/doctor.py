@@ -105,7 +105,7 @@ def fail(check: str, detail: str, remedy: str | None = None) -> DoctorFinding:
     return DoctorFinding(health=Health.FAIL, check=check, detail=detail, remedy=remedy)
 
 
-def failed(check: str, error: ResnapError) -> DoctorFinding:
+def finding_of_error(check: str, error: ResnapError) -> DoctorFinding:
     """Return the finding that an error makes."""
     return fail(check, str(error), error.hint)
 
@@ -195,7 +195,7 @@ def _java(environment: Mapping[str, str]) -> DoctorFinding:
         try:
             java = find_java(environment, scratch=scratch)
         except ConfigurationError as error:
-            return failed("java", error)
+            return finding_of_error("java", error)
     return ok("java", f"{java.version}, {java.origin}")
 
 
@@ -234,7 +234,7 @@ def _place(place: str, settings: Settings, clock: Clock) -> Iterator[DoctorFindi
     try:
         layout = layout_at(place, sources) if is_store_url(place) else None
     except ResnapError as error:
-        return iter((failed("store", error),))
+        return iter((finding_of_error("store", error),))
     is_log_dir = not is_store_url(place) if layout is None else layout.is_plain_copy
     return _log_dir(place, sources, clock) if is_log_dir else _store(place, settings, clock)
 
@@ -245,13 +245,13 @@ def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[DoctorFindi
         # No broker works in a store.
         holder = lock_holder(log_dir.path) if isinstance(log_dir.path, Path) else None
     except ResnapError as error:
-        yield failed("log dir", error)
+        yield finding_of_error("log dir", error)
         return
     segments = sum(len(partition.segments) for partition in log_dir.partitions)
     yield ok("log dir", f"{place}: {some(len(log_dir.partitions), 'partition')},"
              f" {some(segments, 'segment')}, readable")  # fmt: skip
     for problem in log_dir.problems:
-        yield failed("log dir", problem.error)
+        yield finding_of_error("log dir", problem.error)
     if not isinstance(log_dir.path, Path):
         return
     if holder is not None:
@@ -282,7 +282,7 @@ def _store(url: str, settings: Settings, clock: Clock) -> Iterator[DoctorFinding
     try:
         store = open_store(url, settings.s3())
     except ResnapError as error:
-        yield failed("store", error)
+        yield finding_of_error("store", error)
         return
     path = local_path(url)
     if path is not None and path.parent.is_dir() and not path.exists():
@@ -310,7 +310,7 @@ def probe_store(store: ObjectStore, clock: Clock) -> Iterator[DoctorFinding]:
         yield _store_clock(store_clock_ms(store), clock)
         yield _deletion(store)
     except ResnapError as error:
-        yield failed("store", error)
+        yield finding_of_error("store", error)
 
 
 def _body(store: ObjectStore) -> Iterator[DoctorFinding]:

@@ -18,7 +18,7 @@ from resnap.scheduler.fleet.status import (
     FleetBrokerRow,
     FleetStatus,
     FleetTopicRow,
-    collected,
+    collect_reports,
     fleet_status,
     is_selected,
 )
@@ -188,7 +188,7 @@ def run_gate(request: GateRequest, context: Context) -> Iterator[Result]:
 
     """
     settings = context.settings
-    brokers = collected(settings, Collector(now_ms=context.clock.now_ms))
+    brokers = collect_reports(settings, Collector(now_ms=context.clock.now_ms))
     if request.broker not in {broker.broker_id for broker in brokers}:
         known = ", ".join(str(broker.broker_id) for broker in brokers)
         raise UsageError(f"no [[fleet]] table names broker {request.broker}", hint=f"the tables name {known}")

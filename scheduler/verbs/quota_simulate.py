@@ -99,7 +99,7 @@ class LogRead(Result):
     unlimited: list[str]
 
 
-def simulated(request: SimulateRequest, context: Context) -> Iterator[LogRead | Reported[PrincipalOutcome] | Unread]:
+def simulate_log(request: SimulateRequest, context: Context) -> Iterator[LogRead | Reported[PrincipalOutcome] | Unread]:
     """Yield what the quota would have done with the uses of producer ids in a log, principal by principal.
 
     Raises:
@@ -230,7 +230,7 @@ class Advised(Result):
     outcome: PrincipalOutcome
 
 
-def advised(request: AdviseRequest, context: Context) -> Iterator[Advice | Advised | Unread]:
+def advise_rate(request: AdviseRequest, context: Context) -> Iterator[Advice | Advised | Unread]:
     """Find the rate, and yield what each principal needs, the most first.
 
     Raises:
@@ -277,7 +277,7 @@ class AdvisedRow(TypedDict):
     principal: Annotated[str, "outcome.principal", Column(title="PRINCIPAL")]
     newIds: Annotated[int, Column(title="NEW IDS", right=True)]
     leastRate: Annotated[float, Column(title="LEAST RATE", right=True, show=number)]
-    untouched: Annotated[bool, lambda advised: not advised.outcome.is_throttled, Column(title="UNTOUCHED")]
+    untouched: Annotated[bool, lambda advise_rate: not advise_rate.outcome.is_throttled, Column(title="UNTOUCHED")]
     refusedIds: Annotated[int, "outcome.refused", Column(title="REFUSED", right=True)]
     throttledMs: Annotated[int, "outcome.throttled_ms", Column(title="THROTTLED", right=True, show=shown_duration)]
 
@@ -326,13 +326,13 @@ class AdviceView(View[Advice | Advised | Unread]):
 SIMULATE = Verb(
     takes=(TOPIC, METADATA, ENGINE, SPARK, STATE, STORE),
     request=SimulateRequest,
-    run=simulated,
+    run=simulate_log,
     view=lambda *_: SimulationView(),
 )
 ADVISE = Verb(
     takes=(TOPIC, CLUSTER, SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, SPARK, STORE),
     request=AdviseRequest,
-    run=advised,
+    run=advise_rate,
     view=lambda request, context: AdviceView(
         unit=request.unit, share=request.share, is_table=context.settings.output == "table"
     ),

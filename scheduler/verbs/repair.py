@@ -27,12 +27,12 @@ from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.sources.registry import manifests_above
 from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.urls import open_store
-from resnap.storage.words import counted, some
+from resnap.storage.words import counts_text, some
 from resnap.tiering.planner import cost_of
 from resnap.tiering.repairing.originals import RECORD, REPAIRED, Replacements, folders_in, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.selection import Scope, nothing_in
-from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.lease import lease_on
 from resnap.tiering.store_check import store_checks
 from resnap.tiering.store_repair import PartRepair, RepairedPartition, repair
 
@@ -171,7 +171,7 @@ def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: C
             is_in_scope = True
             if not context.settings.dry_run:
                 now_ms = context.clock.now_ms()
-                with leased(replacer.store, record.lease, verb="repair --undo", now_ms=now_ms) as lease:
+                with lease_on(replacer.store, record.lease, verb="repair --undo", now_ms=now_ms) as lease:
                     replacer.hold_lease = lease.hold
                     replacer.put_back(folder.path, record)
         except ResnapError as error:
@@ -222,7 +222,7 @@ class RepairRow(Identity):
 def _kinds(repaired: object) -> str:
     rows = repaired if isinstance(repaired, list) else []
     kinds = ((row["snapshot"], "transaction index" if row["transactionIndex"] else None) for row in rows)
-    return counted(kind for of_one in kinds for kind in of_one if kind)
+    return counts_text(kind for of_one in kinds for kind in of_one if kind)
 
 
 class RepairView(SummedView[Result]):

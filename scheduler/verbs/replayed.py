@@ -18,7 +18,7 @@ from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
 from resnap.scheduler.verbs.planned import beginnings_gone, faults_of_files
 from resnap.storage.errors import DataError
-from resnap.storage.words import agreeing, counted, human_bytes, human_count, second, some
+from resnap.storage.words import agreeing, counts_text, human_bytes, human_count, second, some
 from resnap.tiering.installing.installation import Replace, replace_flags
 from resnap.tiering.judging.inventory import SnapshotState
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
@@ -186,7 +186,7 @@ def _totals_row(rows: Sequence[Row]) -> Row:
     entries = [row["entries"] for row in rows if isinstance(row["entries"], int)]
     row: dict[str, object] = {key: rows[0][key] for key in ("topic", "partition")} | {"snapshots": len(rows)}
     for key in ("outcome", "coverage", "verdict"):
-        row[key] = counted(boundary[key] for boundary in rows if key in boundary)
+        row[key] = counts_text(boundary[key] for boundary in rows if key in boundary)
     if entries:
         row["entries"] = f"{min(entries)} to {max(entries)}" if min(entries) < max(entries) else entries[0]
     row["leftOut"] = [entry for some in rows if isinstance(some["leftOut"], list) for entry in some["leftOut"]]

@@ -34,7 +34,7 @@ from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.layouts.protocol import Tiered
 from resnap.storage.log.log_dir import NoLogDirError, log_dir_around
-from resnap.storage.log.log_dir_lock import locked, refuse_running
+from resnap.storage.log.log_dir_lock import hold_lock, refuse_running
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.log.properties import is_topic_id
@@ -291,7 +291,7 @@ class _Run:
             for log_dir in dict.fromkeys([*request.log_dirs, *filter(None, [request.new_cluster])]):
                 refuse_running(log_dir)
                 if not request.dry_run:
-                    stack.enter_context(locked(log_dir))
+                    stack.enter_context(hold_lock(log_dir))
             targets = [Target.at(path, new_cluster=request.is_of_new_cluster) for path in request.log_dirs]
             bootstrap = None if request.new_cluster is None else read_bootstrap(request.new_cluster)
             instead = {} if replacing is None else stack.enter_context(replacing(request.scope))

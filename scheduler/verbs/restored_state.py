@@ -10,7 +10,7 @@ from resnap.scheduler.verbs.planned import MOST_NAMED
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import agreeing, first_of, instant, some
 from resnap.tiering.cluster_state.group_offsets import SCRIPT, group_resets, write_resets
-from resnap.tiering.cluster_state.state import merged
+from resnap.tiering.cluster_state.state import merge_documents
 from resnap.tiering.cluster_state.stored import named_state, newest_states
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
 from resnap.tiering.restoring.new_cluster import cluster_records, is_of_cluster
@@ -73,7 +73,7 @@ def exported_state(store: ObjectStore, key: str | None, restorations: Sequence[R
     found = newest_states(store, cluster_ids) if key is None else [(key, named_state(store, key))]
     if not found:
         return None
-    return ExportedState(keys=tuple(name for name, _ in found), state=merged([state for _, state in found]))
+    return ExportedState(keys=tuple(name for name, _ in found), state=merge_documents([state for _, state in found]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

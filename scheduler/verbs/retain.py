@@ -35,7 +35,7 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.deleting import Limits, PartitionRetention, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
-from resnap.tiering.shipping.lease import lease_place, leased
+from resnap.tiering.shipping.lease import lease_on, lease_place
 from resnap.tiering.shipping.retained import RetentionRecord, retained_key, retained_topics, write_retention_record
 
 _HIDDEN: Final = (
@@ -89,11 +89,11 @@ def run(request: RetainRequest, context: Context) -> Iterator[Reported[Partition
         yield from (Reported(what=partition) for partition in found)
     else:
         with context.progress("retain") as (progress,):
-            yield from _deleted(store, found, now_ms, faults, progress)
+            yield from _delete_all(store, found, now_ms, faults, progress)
     yield Unread(faults=tuple(faults))
 
 
-def _deleted(
+def _delete_all(
     store: ObjectStore,
     found: Sequence[PartitionRetention],
     now_ms: int,
@@ -124,7 +124,7 @@ def _delete(
         progress.advance(1, deleted.facts.log_bytes)
 
     place = lease_place(one.cluster_id, one.topic_partition)
-    with leased(store, place, verb="retain", now_ms=now_ms) as lease:
+    with lease_on(store, place, verb="retain", now_ms=now_ms) as lease:
         lease.hold()
         _note(store, one)
         delete_beyond(store, one, done, lease.hold)

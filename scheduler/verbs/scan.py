@@ -116,10 +116,10 @@ def _scanned_with_progress(
     selection: Selection, high_watermark: int | None, planner: Planner, faults: _FaultsOf, context: Context
 ) -> Iterator[Reported[PartitionScan] | Unread]:
     with context.progress("scan") as (progress,):
-        yield from scanned(selection, high_watermark, planner, faults, progress)
+        yield from scan_partitions(selection, high_watermark, planner, faults, progress)
 
 
-def scanned(
+def scan_partitions(
     selection: Selection,
     high_watermark: int | None,
     planner: Planner,
@@ -155,7 +155,7 @@ def _scanned_separately(
                 replace(several, sources=(source,), beside=scope.sources), planner.engine.reading.sources
             )
             high_watermark = high_watermark_of(scope, selection, planner.engine.reading.sources, context.warn)
-            for result in scanned(selection, high_watermark, planner, faults):
+            for result in scan_partitions(selection, high_watermark, planner, faults):
                 found.append(result)
                 context.check()
         except CancelledError:

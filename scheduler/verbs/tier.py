@@ -56,7 +56,7 @@ from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, PlanRow, would
 from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
-from resnap.storage.words import agreeing, counted, human_bytes, human_count, second, some
+from resnap.storage.words import agreeing, counts_text, human_bytes, human_count, second, some
 from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, Reason
 from resnap.tiering.planner import TierOrder
@@ -129,7 +129,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
     match row:
         case Left():
             is_any = any(order.left.candidates.segments for order in row.orders)
-            yield from _begun(row, row.selection.starts(sources) if is_any else {}, context)
+            yield from _beginning(row, row.selection.starts(sources) if is_any else {}, context)
         case TierOrder():
             yield Reported(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
         case TieredPartition():
@@ -141,7 +141,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
             yield Result(findings=(row,))
 
 
-def _begun(left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[Result]:
+def _beginning(left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[Result]:
     """Yield what there is to ship, what ends a broker's start, and what of sources or manifests cannot be read."""
     yield Reported(what=left)
     ended_by = dict.fromkeys(start.ended_by for start in starts.values() if start.ended_by is not None)
@@ -187,7 +187,7 @@ def _dry_run(request: TierRequest, work: TierWork, context: Context) -> Iterator
         left = left_to_ship(request.scope, work, request.saved, looking)
         planned = plans_of(work, left.orders, planning)
     starts = left.selection.starts(work.planner.engine.reading.sources)
-    yield from _begun(left, starts, context)
+    yield from _beginning(left, starts, context)
     for plan in planned:
         yield would_replay(plan)
     yield Result(warnings=tuple(_stops(work.planner, left, starts, context)))
@@ -262,7 +262,7 @@ def _for_people(row: Mapping[str, Any]) -> Row:
 
 
 def _kinds_of_snapshots(shipped: object) -> str:
-    return counted(shipped) if isinstance(shipped, list) else ""
+    return counts_text(shipped) if isinstance(shipped, list) else ""
 
 
 def _next_of(scope: Scope, to: str, *, shipped: int) -> Iterator[str]:

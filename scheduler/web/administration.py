@@ -6,7 +6,7 @@ from fastapi import APIRouter, Query, Response
 
 from resnap.scheduler.api.auth import Admin
 from resnap.scheduler.api.paging import Paging
-from resnap.scheduler.web.pages import Context, link, turned
+from resnap.scheduler.web.pages import Context, link, page_links
 
 router = APIRouter(include_in_schema=False)
 Text = Annotated[str, Query(max_length=200)]
@@ -42,7 +42,7 @@ def show_audit(
     values = {
         "entries": shown,
         "wanted": asked,
-        **turned("/audit", paging, following, **asked),
+        **page_links("/audit", paging, following, **asked),
         "commands": [context.api(link("/v1/audit", **asked), "the same from the API")],
     }
     return context.page("audit.html", values)

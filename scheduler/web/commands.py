@@ -20,7 +20,7 @@ from resnap.scheduler.registry import KINDS
 from resnap.scheduler.runs.configuration import absolute_places
 from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.settings import DECLARED
-from resnap.scheduler.settings.values import shown
+from resnap.scheduler.settings.values import json_form
 from resnap.tiering.judging.refusal import UnblockedBy
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _with_partitions(request: RunRequest, settings: Mapping[str, object]) -> Map
 def _property(entry: str) -> str:
     """Return ``KEY=VALUE`` as viewers may see it; a secret is to be filled in."""
     key, separator, value = entry.partition("=")
-    properties = shown({key: value})
+    properties = json_form({key: value})
     return f"{key}{separator}{properties[key]}" if isinstance(properties, dict) else key
 
 

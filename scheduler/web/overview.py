@@ -22,7 +22,7 @@ from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.scans import PartitionFilter, ScannedDay, ScannedTopic, TopicOrder
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, Shell, installs
-from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, partition_path, turned
+from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, page_links, partition_path
 from resnap.scheduler.web.rendering import LINE_PX, SIZES, Part, bar, element, picture, rect
 from resnap.scheduler.web.words import UNBLOCKED_BY, VERDICTS
 from resnap.storage.words import human_bytes, human_count, instant, some
@@ -60,7 +60,7 @@ class _Listing(Page):
         """Return the addresses of the first page, the next, and this list in every order."""
         order = None if self.order is TopicOrder.BLOCKED else self.order.value
         orders = {order.value: link(path, **asked, order=order.value) for order in TopicOrder}
-        return {"order": self.order, "orders": orders, **turned(path, self, following, **asked, order=order)}
+        return {"order": self.order, "orders": orders, **page_links(path, self, following, **asked, order=order)}
 
 
 Listing = Annotated[_Listing, Depends()]
@@ -162,7 +162,7 @@ def show_fleet(
         "known_faults": fault_rows_if(status.releases),
         "not_checked": None if status.releases is None else status.releases.not_checked,
         "wanted": asked,
-        **turned("/fleet", paging, following, **asked),
+        **page_links("/fleet", paging, following, **asked),
         "commands": [
             Command("the same in a shell", context.shell.line("fleet status", settings=topics)),
             context.api(link("/v1/fleet", **asked), "the same from the API"),

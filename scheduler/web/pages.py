@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from resnap.scheduler.access.roles import Principal, Role
 from resnap.scheduler.api.auth import Serving, Viewer
-from resnap.scheduler.api.paging import Page, tagged
+from resnap.scheduler.api.paging import Page, add_etag
 from resnap.scheduler.api.problems import MEDIA_TYPE
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.runs.scans import ScannedPartition
@@ -45,7 +45,7 @@ class PageContext:
             "partition_link": lambda seen: link(partition_path(seen), source=seen.source),
         }
         headers = {"Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
-        return tagged(self.request, HTMLResponse(render(template, {**common, **values}), headers=headers))
+        return add_etag(self.request, HTMLResponse(render(template, {**common, **values}), headers=headers))
 
     @property
     def shell(self) -> Shell:
@@ -99,7 +99,7 @@ def link(path: str, **parameters: object) -> str:
     return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
-def turned(path: str, paging: Page, following: str | None, **asked: object) -> dict[str, str | None]:
+def page_links(path: str, paging: Page, following: str | None, **asked: object) -> dict[str, str | None]:
     """Return the addresses of the first page of a list, unless this is it, and of the ``following``."""
     return {
         "first_url": link(path, **asked) if paging.cursor else None,

@@ -17,13 +17,13 @@ from markupsafe import Markup
 from resnap.replay.explain import Role
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.api.paging import Paging
-from resnap.scheduler.api.partitions import Number, Offset, ProducerId, Seen, Topic, explained, seen_in
+from resnap.scheduler.api.partitions import Number, Offset, ProducerId, Seen, Topic, explain_rows, seen_in
 from resnap.scheduler.job.reports import producer_row
 from resnap.scheduler.runs.partition_details import NoSnapshotError, ScannedBoundary, difference, name_of
 from resnap.scheduler.runs.scans import ScannedPartition
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, resnap
-from resnap.scheduler.web.pages import Context, PageContext, link, partition_path, turned
+from resnap.scheduler.web.pages import Context, PageContext, link, page_links, partition_path
 from resnap.scheduler.web.rendering import LINE_PX, element, picture, rect
 from resnap.scheduler.web.words import VERDICTS, Word, moment, waits_for
 from resnap.storage.errors import ResnapError
@@ -92,7 +92,7 @@ def show_partition(context: Context, topic: Topic, partition: Number, paging: Pa
         "legend": BOUNDARIES,
         "repairs": repairs,
         "path": path,
-        **turned(path, paging, following, source=source),
+        **page_links(path, paging, following, source=source),
         "commands": _commands(context, seen),
     }
     return context.page("partition.html", values)
@@ -127,7 +127,7 @@ def show_snapshot(
         "explain_path": f"{partition_path(seen)}/explain/{offset}",
         "source": source,
         "partition_url": link(partition_path(seen), source=source),
-        **turned(path, paging, following, source=source, to=to),
+        **page_links(path, paging, following, source=source, to=to),
         "commands": [
             Command("the same in a shell", resnap("inspect", loaded.file)),
             Command("which batches made these entries", context.shell.line("explain", *words)),
@@ -142,7 +142,7 @@ def show_explanation(
     context: Context, seen: Seen, offset: Offset, producer_id: ProducerId, source: Source = ""
 ) -> Response:
     """Show the batches that made the entry of a producer at an offset, and the entry; reads segments."""
-    batches = explained(context.services, context.who, seen, offset, producer_id)
+    batches = explain_rows(context.services, context.who, seen, offset, producer_id)
     path = partition_path(seen)
     values = {
         "seen": seen,

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Response
 
 from resnap.scheduler.api.bodies import PlanBody
-from resnap.scheduler.api.paging import Paging, encoded
+from resnap.scheduler.api.paging import Paging, encode_cursor
 from resnap.scheduler.api.plans import PlanId, found_plan
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.runs import RunId
@@ -20,7 +20,7 @@ from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, install
-from resnap.scheduler.web.pages import Context, PageContext, link, turned
+from resnap.scheduler.web.pages import Context, PageContext, link, page_links
 from resnap.scheduler.web.words import RUN_STATES, human_facts
 from resnap.storage.errors import ResnapError, StalePlanError
 
@@ -44,7 +44,7 @@ def show_runs(
         "unreadable": dict(context.services.history.unreadable),
         "wanted": wanted,
         "kinds": list(KINDS),
-        **turned("/runs", paging, following, **asked),
+        **page_links("/runs", paging, following, **asked),
         "commands": [context.api(link("/v1/runs", **asked), "the same from the API")],
     }
     return context.page("runs.html", values)
@@ -67,7 +67,7 @@ def show_run(
         "totals": human_facts(run.totals),
         "outcomes": shown,
         "wanted": states,
-        **turned(f"/runs/{run_id}", paging, following, state=[wanted.value for wanted in states]),
+        **page_links(f"/runs/{run_id}", paging, following, state=[wanted.value for wanted in states]),
         "commands": _run_commands(context, run),
     }
     return context.page("run.html", values)
@@ -112,7 +112,7 @@ def show_plans(context: Context, paging: Paging) -> Response:
     shown, following = paging.cut(plans, lambda plan: plan.id)
     values = {
         "plans": shown,
-        **turned("/plans", paging, following),
+        **page_links("/plans", paging, following),
         "commands": [
             context.api("/v1/plans", "make a plan for everything that lacks snapshots", {}),
             context.api("/v1/plans", "the same from the API"),
@@ -135,7 +135,7 @@ def show_plan(context: Context, plan_id: PlanId, paging: Paging) -> Response:
         "totals": human_facts({name: value for name, value in plan.totals.items() if name != "dryRun"}),
         "runs": context.services.history.page(RunFilter(plan=plan.id), limit=RUNS_OF_PLAN),
         "rows": plan.rows[begin:end],
-        **turned(f"/plans/{plan_id}", paging, encoded(end) if end < len(plan.rows) else None),
+        **page_links(f"/plans/{plan_id}", paging, encode_cursor(end) if end < len(plan.rows) else None),
         "commands": _plan_commands(context, plan, is_stale=stale is not None),
     }
     return context.page("plan.html", values)

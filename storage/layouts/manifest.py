@@ -35,7 +35,7 @@ import fastavro
 from fastavro.schema import to_parsing_canonical_form
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import FormatError, hinted, parser_says
+from resnap.storage.errors import FormatError, add_hint, parser_says
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.names import topic_name_problem
 from resnap.storage.log.producer_snapshot import LeftOut
@@ -262,7 +262,7 @@ def write_manifest(manifest: Manifest) -> bytes:
     return stream.getvalue()
 
 
-@hinted(TIER_AGAIN)
+@add_hint(TIER_AGAIN)
 def read_manifest(data: bytes) -> Manifest:
     """Return the manifest that ``data`` holds.
 

@@ -15,7 +15,7 @@ from resnap.storage.layouts.lineage import chain_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.log_dir import LogDir, PartitionProblem
 from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -127,8 +127,8 @@ def _partition(path: StorePath, topic_partition: TopicPartition, chain: Sequence
     return PartitionDir(
         path=path,
         topic_partition=topic_partition,
-        segments=packed((segment.segment for segment in chain), "base_offset"),
-        snapshots=packed((segment.snapshot for segment in chain), "offset"),
+        segments=pack_all((segment.segment for segment in chain), "base_offset"),
+        snapshots=pack_all((segment.snapshot for segment in chain), "offset"),
         unfinished=(),
         deleted=0,
         # Those of the last segment have those of all before it.

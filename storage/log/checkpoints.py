@@ -122,7 +122,7 @@ def _offset_entry(line: _Line) -> tuple[TopicPartition, int]:
         name = topic.decode()
     except UnicodeDecodeError as error:
         raise FormatError("checkpoint entry", position=line.position, expected="a topic in UTF-8",
-                          found=_shown(topic)) from error  # fmt: skip
+                          found=_printable(topic)) from error  # fmt: skip
     return TopicPartition(name, _integer(line, partition, _INT_BITS)), _integer(line, offset, _LONG_BITS)
 
 
@@ -131,7 +131,7 @@ def _epoch_entry(line: _Line) -> LeaderEpoch:
     entry = LeaderEpoch(_integer(line, epoch, _INT_BITS), _integer(line, start_offset, _LONG_BITS))
     if entry.epoch < 0 or entry.start_offset < 0:
         raise FormatError("checkpoint entry", position=line.position, expected="an epoch and a start offset >= 0",
-                          found=_shown(line.text))  # fmt: skip
+                          found=_printable(line.text))  # fmt: skip
     return entry
 
 
@@ -140,7 +140,7 @@ def _fields(line: _Line, names: tuple[str, ...]) -> list[bytes]:
     fields = line.text.split()
     if len(fields) != len(names) or line.text[:1].isspace():
         raise FormatError("checkpoint entry", position=line.position, expected=", ".join(names),
-                          found=_shown(line.text))  # fmt: skip
+                          found=_printable(line.text))  # fmt: skip
     return fields
 
 
@@ -163,7 +163,7 @@ def _entry_lines(text: bytes) -> list[_Line]:
     if count < len(entries):
         surplus = entries[max(count, 0)]
         raise FormatError("checkpoint line after the last entry", position=surplus.position,
-                          expected=f"{count} entries", found=_shown(surplus.text))  # fmt: skip
+                          expected=f"{count} entries", found=_printable(surplus.text))  # fmt: skip
     return entries
 
 
@@ -181,11 +181,11 @@ def _integer(line: _Line, digits: bytes, bits: int) -> int:
     value = int(digits) if len(digits) <= _LONG_BITS and _JAVA_INTEGER.fullmatch(digits) else None
     if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise FormatError("checkpoint number", position=line.position, expected=f"an integer of {bits} bits",
-                          found=_shown(digits))  # fmt: skip
+                          found=_printable(digits))  # fmt: skip
     return value
 
 
-def _shown(text: bytes) -> str:
+def _printable(text: bytes) -> str:
     """Make bytes of a text file fit for a message: whatever they are, on one short line."""
     return ascii(text[:_SHOWN_BYTES].decode(errors="backslashreplace"))
 

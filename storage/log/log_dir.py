@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from resnap.storage.disk import is_there, legible, readable
-from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, hinted, in_file
+from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, add_hint, in_file
 from resnap.storage.log.checkpoints import read_offset_checkpoint
 from resnap.storage.log.names import (
     CLUSTER_METADATA_TOPIC,
@@ -56,7 +56,7 @@ LOG_DIR_MARKS: Final = frozenset(
     {META_PROPERTIES, CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, CLEANER_OFFSETS}
 )
 """Names of files that only a log dir has."""
-_read_checkpoint = hinted("it is this broker's own, and no other replica has it: a running broker writes it again")(
+_read_checkpoint = add_hint("it is this broker's own, and no other replica has it: a running broker writes it again")(
     read_offset_checkpoint
 )
 _T = TypeVar("_T")
@@ -268,7 +268,7 @@ def load_log_dir(path: Path, *, topics: Callable[[TopicPartition], bool] | None 
     """
     path = path.absolute()
     survey = Survey(path=path, fetch=partial(_content, path))
-    listed = _listed(path)
+    listed = _list_names(path)
     checkpoints = survey.read_checkpoints()
     wanted = _sort_out(survey, listed, lambda name: topics is None or topics(name.topic_partition))
     for directory in wanted:
@@ -321,7 +321,7 @@ def _load_lone_partition(path: Path, topics: Callable[[TopicPartition], bool] | 
     topic_partition = live_partition(path)
     survey = Survey(path=path.parent, fetch=partial(_content, path.parent))
     with suppress(LogDirError):  # its broker may read the directory above, and we the partition alone
-        _sort_out(survey, {name: is_dir for name, is_dir in _listed(path.parent).items() if name != path.name},
+        _sort_out(survey, {name: is_dir for name, is_dir in _list_names(path.parent).items() if name != path.name},
                   lambda _: False)  # fmt: skip
     if topics is None or topics(topic_partition):
         checkpoints = survey.read_checkpoints()
@@ -334,7 +334,7 @@ def _content(directory: Path, name: str) -> bytes | None:
         return read_small(directory / name, bytes)
 
 
-def _listed(path: Path) -> dict[str, bool]:
+def _list_names(path: Path) -> dict[str, bool]:
     """Return the names in a directory, and which of them are directories."""
     with readable(path), os.scandir(path) as entries:
         return {entry.name: _is_dir(entry) for entry in entries}

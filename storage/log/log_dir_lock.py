@@ -127,7 +127,7 @@ def _not_for_root(directory: Path, status: os.stat_result) -> LogDirError:
 
 
 @contextmanager
-def locked(log_dir: Path) -> Iterator[None]:
+def hold_lock(log_dir: Path) -> Iterator[None]:
     """Hold the lock of ``log_dir`` while the context lasts, so that no broker starts on it.
 
     A lock file that was created here is removed at the end, so that an unused log dir is unchanged.
@@ -261,7 +261,7 @@ def lock_stopped_broker(log_dir: Path) -> Iterator[ShutdownMark]:
     # First ask without the lock: if the mark is missing, the likely reason is that the broker runs.
     refuse_running(log_dir)
     shutdown_mark(log_dir)
-    with locked(log_dir):
+    with hold_lock(log_dir):
         yield shutdown_mark(log_dir)
 
 

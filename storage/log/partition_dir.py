@@ -27,7 +27,7 @@ from resnap.storage.log.names import (
     parse_file_name,
 )
 from resnap.storage.log.properties import read_partition_metadata
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 from resnap.storage.readers import FileFacts
 from resnap.storage.whole_file import read_whole
 
@@ -193,8 +193,8 @@ def partition_of_files(
     ``facts_of`` returns the current facts of a file, None if it vanished since it was listed.
     """
     listing = _sorted_out(names)
-    segments = packed(tuple(_segments(path, facts_of, listing.live))[::-1], "base_offset")
-    snapshots = packed(_snapshots(path, facts_of, listing.live[FileKind.SNAPSHOT]), "offset")
+    segments = pack_all(tuple(_segments(path, facts_of, listing.live))[::-1], "base_offset")
+    snapshots = pack_all(_snapshots(path, facts_of, listing.live[FileKind.SNAPSHOT]), "offset")
     first_base_offset = segments[0].base_offset if segments else 0
     return PartitionDir(
         path=path,

@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import FormatError, hinted
+from resnap.storage.errors import FormatError, add_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def read_properties(text: bytes) -> dict[str, str]:
     return {entry.key: entry.value for entry in _properties(text)}
 
 
-@hinted("brokers do not start with it: copy it from another log dir of the same broker")
+@add_hint("brokers do not start with it: copy it from another log dir of the same broker")
 def read_meta_properties(text: bytes) -> MetaProperties:
     """Return the content of a ``meta.properties``.
 

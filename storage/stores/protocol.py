@@ -372,10 +372,10 @@ def check_etag(where: str, key: str, *, expected: str | None, found: str) -> Non
 
     """
     if expected is not None and found != expected:
-        raise changed(where, key)
+        raise object_changed_error(where, key)
 
 
-def changed(where: str, key: str) -> ObjectChangedError:
+def object_changed_error(where: str, key: str) -> ObjectChangedError:
     """Return the error for an object that was replaced."""
     return ObjectChangedError(f"{where}: the object was replaced while it was read", key=key,
                               hint="wait until the other writer has ended, and run again")  # fmt: skip

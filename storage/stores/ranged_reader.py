@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
-from resnap.storage.stores.protocol import OpeningStore, changed
+from resnap.storage.stores.protocol import OpeningStore, object_changed_error
 from resnap.storage.threads import pause
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class _Fetcher:
     def _fetch(self, start: int, end: int) -> bytes:
         data = self._store.get_range(self._key, start, end, etag=self.etag)
         if len(data) != end - start:
-            raise changed(self.locator, self._key)
+            raise object_changed_error(self.locator, self._key)
         return data
 
 

@@ -34,13 +34,13 @@ from resnap.storage.stores.protocol import (
     Unfinished,
     body_chunks,
     can_be_below,
-    changed,
     check_etag,
     check_key,
     check_order,
     check_range,
     is_safe_path,
     length_of,
+    object_changed_error,
 )
 from resnap.storage.stores.s3_body import S3Body
 from resnap.storage.stores.s3_client import S3Caller, error_answer
@@ -119,7 +119,7 @@ class S3ObjectStore:
         try:
             self._put(key, bytes(body), {"IfMatch": etag})
         except ObjectExistsError as error:  # what a condition that does not hold is taken for
-            raise changed(self._caller.where(key), key) from error
+            raise object_changed_error(self._caller.where(key), key) from error
 
     def _put(
         self,
@@ -230,7 +230,7 @@ class S3ObjectStore:
             )
         except botocore.exceptions.ClientError as error:
             if error_answer(error).status == HTTPStatus.PRECONDITION_FAILED:
-                raise changed(f"{source.store_url}/{source.key}", source.key) from error
+                raise object_changed_error(f"{source.store_url}/{source.key}", source.key) from error
             raise
 
     def put_claimed(self, key: str, body: bytes, *, crc32c: int, in_parts: bool) -> None:
@@ -388,7 +388,7 @@ class S3ObjectStore:
                 self._caller.call(key, remove if etag is None else partial(remove, IfMatch=etag))
         except ObjectExistsError as error:  # what a condition that does not hold is taken for
             if length_of(self, key) is not None:  # SeaweedFS answers so where there is none, also at a second attempt
-                raise changed(self._caller.where(key), key) from error
+                raise object_changed_error(self._caller.where(key), key) from error
 
     def delete_all(self, keys: Sequence[str]) -> None:
         """Remove a thousand objects by a request, or one by one where the store does not; see ``SweepingStore``."""
@@ -489,7 +489,7 @@ class S3ObjectStore:
             if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
                 return None
             if status == HTTPStatus.PRECONDITION_FAILED:
-                raise changed(self._caller.where(key), key) from error
+                raise object_changed_error(self._caller.where(key), key) from error
             raise
 
     def _check_content_range(self, key: str, given: str, start: int, end: int | None) -> int:

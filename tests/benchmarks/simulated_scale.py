@@ -23,7 +23,7 @@ from resnap.replay.spark.scan_tasks import pack
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.log.names import TopicPartition, segment_name
 from resnap.storage.log.partition_dir import PartitionDir, Segment
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 from resnap.tiering.judging.eligibility import before_replay
 from resnap.tiering.judging.inventory import take_partition_inventory
 from tests.benchmarks.resnap_jobs import spark
@@ -184,7 +184,7 @@ def _partition(number: int) -> PartitionDir:
         for index in range(SEGMENTS)
     )
     return PartitionDir(
-        path=Path(directory), topic_partition=topic_partition, segments=packed(segments, "base_offset"), snapshots=(),
+        path=Path(directory), topic_partition=topic_partition, segments=pack_all(segments, "base_offset"), snapshots=(),
         unfinished=(), deleted=0, leader_epochs=f"{directory}/leader-epoch-checkpoint", topic_id=None,
         high_watermark=bases[-1], log_start_offset=0, recovery_point=bases[-1], cleaner_offset=None,
     )  # fmt: skip
@@ -202,7 +202,7 @@ def _plan(candidates: Candidates) -> PartitionPlan:
     )  # fmt: skip
     return plan_partition(
         partition.topic_partition,
-        packed(spans, "base_offset"),
+        pack_all(spans, "base_offset"),
         partition.boundaries,
         RULES,
         high_watermark=partition.high_watermark,

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay.window import AsOf, ReplayRules
-from resnap.scheduler.api.paging import encoded as encoded_cursor
+from resnap.scheduler.api.paging import encode_cursor as encoded_cursor
 from resnap.storage.disk import FileDigest
 from resnap.storage.layouts.aiven.pieces import compress, encode_sizes
 from resnap.storage.layouts.manifest import write_manifest

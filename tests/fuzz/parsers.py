@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from resnap.scheduler.api.paging import decoded as decoded_cursor
+from resnap.scheduler.api.paging import decode_cursor as decoded_cursor
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, ResnapError
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_manifest

@@ -13,7 +13,7 @@ import pytest
 
 from resnap.storage.messages.wire import ZERO_UUID
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.cluster_state.state import merged
+from resnap.tiering.cluster_state.state import merge_documents
 from resnap.tiering.cluster_state.stored import named_state
 from resnap.tiering.controller.metadata.folding import load_image
 from tests.kafka.brokers import SMALL, Broker, eventually
@@ -209,8 +209,8 @@ def live_and_die(command: Resnap, kafka: Release, tools: Tools, root: Path) -> L
         for broker in cluster[:2]:
             broker.kill()
     states = [named_state(open_store(store), key) for key in nodes]
-    assert [state.groups == merged(states).groups for state in states] == [False] * 3
-    assert_told_alike(named_state(open_store(store), told), merged(states))
+    assert [state.groups == merge_documents(states).groups for state in states] == [False] * 3
+    assert_told_alike(named_state(open_store(store), told), merge_documents(states))
     for broker in cluster:
         there = [topic for topic in TOPICS if any(broker.log_dirs[0].glob(f"{topic}-*"))]
         select = [word for topic in there for word in ("--topic", topic)]

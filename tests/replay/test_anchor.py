@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.replay.anchor import anchored
+from resnap.replay.anchor import begin_at_anchor
 from resnap.replay.evidence import load_evidence, segment_spans
 from resnap.replay.plan import Coverage, plan_partition
 from resnap.replay.producer_state import Expiry
@@ -108,7 +108,7 @@ def test_runs_that_follow_a_growing_log_each_equal_the_whole_log(
             wanted = [offset for offset in written.partition.boundaries if offset > done]
             if not wanted:
                 continue
-            plan = anchored(plan_of(written.partition, rules, wanted, directory), anchors)
+            plan = begin_at_anchor(plan_of(written.partition, rules, wanted, directory), anchors)
             result, found = carried_out(plan)
             check(written, result, found, rules)
             anchors, done = [*anchors, *result.anchors], wanted[-1]
@@ -140,7 +140,7 @@ def test_whatever_is_in_the_log_an_anchored_run_equals_the_run_it_anchors_in(
         later = replace(rules, as_of=replace(rules.as_of, now_ms=START_MS + first_ms + later_ms), full=True)
         plan = plan_of(partition, later, [last], None)
         expected, expected_entries = carried_out(plan)
-        begun = anchored(plan, first.anchors)
+        begun = begin_at_anchor(plan, first.anchors)
         found, found_entries = carried_out(begun)
     assert found_entries == expected_entries
     assert [boundary.outcome for boundary in found.boundaries] == [boundary.outcome for boundary in expected.boundaries]
@@ -187,7 +187,7 @@ def begun_at(partition: PartitionDir, rules: ReplayRules, offset: int, directory
     earlier = [boundary for boundary in partition.boundaries if boundary <= offset]
     first, _ = carried_out(cut_off(plan_of(partition, rules, earlier, str(directory))))
     kept = [anchor for anchor in first.anchors if anchor.offset == offset]
-    plan = anchored(plan_of(partition, rules, partition.boundaries[-1:], None), kept)
+    plan = begin_at_anchor(plan_of(partition, rules, partition.boundaries[-1:], None), kept)
     assert plan.runs[-1].anchor is not None
     return plan
 
@@ -248,7 +248,7 @@ def test_at_every_boundary_of_real_logs_reading_may_end_and_begin_again(
             rest = [one.offset for one in plan.boundaries if one.offset > boundary.offset]
             first, _ = carried_out(replace(cut_off(plan, boundary.offset), keep_in=str(tmp_path)))
             further = wanting(plan, rest)
-            second, entries = carried_out(anchored(further, first.anchors))
+            second, entries = carried_out(begin_at_anchor(further, first.anchors))
             begun += second.anchor is not None
             assert entries == {offset: expected_entries[offset] for offset in rest}
             of_rest = [one for one in expected.boundaries if one.offset in rest]

@@ -21,8 +21,8 @@ from resnap.replay.results import id_ranges, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import SCAN_TASK_BYTES
 from resnap.replay.spark.combine_tasks import FAILED, CombineTask, Combining, merge
-from resnap.replay.spark.job import _assembled, next_wave
-from resnap.replay.spark.scan_tasks import BELOW_ALL, ROWS, block_bytes, join, pack, parted, range_starts, rows_of, scan
+from resnap.replay.spark.job import _assemble, next_wave
+from resnap.replay.spark.scan_tasks import BELOW_ALL, ROWS, block_bytes, divide, join, pack, range_starts, rows_of, scan
 from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import ResnapError
 from tests.builders import a_partition
@@ -60,13 +60,13 @@ def staged(plan: PartitionPlan, sink: PartSink, *, ranges: int, reading: Reading
         tasks += [
             CombineTask(run, number, ids if ranges > 1 else None) for number, ids in enumerate(id_ranges(starts[run]))
         ]
-    divided = [(first[run] + number, part) for run, block in scanned for number, part in parted(block, starts[run])]
+    divided = [(first[run] + number, part) for run, block in scanned for number, part in divide(block, starts[run])]
     random.Random(7).shuffle(divided)
     made = [*Combining(tasks=tasks, sink=sink, reading=reading, size=size).combine(divided)]
     if ranges > 1:
         random.Random(8).shuffle(made)
         made = [*merge(made, dict.fromkeys(range(len(runs)), plan.topic_partition), sink)]
-    return partition_result(plan, _assembled(made, runs), make_idle(plan, sink))
+    return partition_result(plan, _assemble(made, runs), make_idle(plan, sink))
 
 
 READINGS = {"whole": Reading(), "in parts": Reading(split_bytes=400, least_part_bytes=400)}
@@ -155,7 +155,7 @@ def test_ranges_divide_the_work(tmp_path: Path) -> None:
         (number, rows_of(part.body)["producer_id"].tolist())
         for task in tasks
         for _, block in scan(task, Reading(), 1_000, met=lambda _: None, done=lambda _: None)
-        for number, part in parted(block, (10, 30))
+        for number, part in divide(block, (10, 30))
         if part.place.kind == ROWS
     ]
     held = {number: {pid for at, pids in rows if at == number for pid in pids} for number in range(3)}

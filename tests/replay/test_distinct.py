@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.replay.spark.scan_tasks import SAMPLE, estimated, join, range_starts, sketch
+from resnap.replay.spark.scan_tasks import SAMPLE, estimate_ids, join, range_starts, sketch
 from tests.cases import each
 
 ids = st.lists(st.integers(0, 5_000), max_size=3_000).map(lambda drawn: np.array(drawn, dtype=np.int64))
@@ -23,14 +23,14 @@ def test_the_sketch_of_a_union_is_that_of_the_sketches(pieces: list[np.ndarray])
 def test_few_ids_are_counted_exactly(producer_ids: np.ndarray) -> None:
     distinct = len(np.unique(producer_ids))
     if distinct < SAMPLE:
-        assert estimated(sketch(producer_ids)) == distinct
+        assert estimate_ids(sketch(producer_ids)) == distinct
 
 
 @each("first", [0, 1_000, 1 << 40])
 @each(("count", "step"), [(5_000, 1), (400_000, 1), (100_000, 1_000)])
 def test_many_ids_are_counted_to_some_percent_however_they_lie(first: int, count: int, step: int) -> None:
     producer_ids = first + step * np.arange(count, dtype=np.int64)
-    assert estimated(sketch(producer_ids)) == pytest.approx(count, rel=0.12)
+    assert estimate_ids(sketch(producer_ids)) == pytest.approx(count, rel=0.12)
 
 
 @pytest.mark.parametrize("ranges", [2, 8, 20])

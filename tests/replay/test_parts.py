@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from resnap.replay.rebuild import (
     by_segment,
     fit,
-    joined,
+    join_parts,
     part_bytes,
     plan_splits,
     rebuild_locally,
@@ -183,12 +183,12 @@ def test_offsets_missing_between_two_parts_are_seen(tmp_path: Path) -> None:
     plan = a_plan(one)
     parts = scanned(plan, 4 * size)
     assert not any(part.facts.lacks_records for part in parts)
-    assert joined(parts).facts.lacks_records
+    assert join_parts(parts).facts.lacks_records
 
 
 def test_a_leader_epoch_counts_once_though_every_part_meets_it(tmp_path: Path) -> None:
     directory = a_partition(tmp_path, [[PlainEvent()] * 30, [PlainEvent()]], leader_epoch=4, **DENSE)
-    assert joined(scanned(a_plan(directory), 200)).facts.leader_epochs == [(4, 0)]
+    assert join_parts(scanned(a_plan(directory), 200)).facts.leader_epochs == [(4, 0)]
 
 
 def test_cuts_are_made_only_where_there_is_something_to_gain() -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import EqualTo, GreaterThan
 
 from resnap.replay.spark.header_rows import DAMAGE, read_header_rows
-from resnap.replay.spark.record_rows import _binary, _fields, _packed, _parsed, read_record_rows
+from resnap.replay.spark.record_rows import _binary, _field_arrays, _fields, _parse_records, read_record_rows
 from resnap.replay.spark.source import EVERYTHING, KafkaLogSource, Pruning, find_segments
 from resnap.storage.errors import FormatError, UsageError
 from resnap.storage.log.record import read_client_records
@@ -182,7 +182,7 @@ def test_whole_batches_of_every_codec_are_read_together(codec: int, tmp_path: Pa
     with PartitionWriter(tmp_path / "payments-0") as writer:
         for value in values:
             append(writer, value, codec)
-    with patch("resnap.replay.spark.record_rows._parsed", side_effect=AssertionError):
+    with patch("resnap.replay.spark.record_rows._parse_records", side_effect=AssertionError):
         assert [row["value"] for row in records_of(tmp_path / "payments-0")] == values
 
 
@@ -343,9 +343,9 @@ def test_machine_code_reads_records_as_python_does(records: list[Any], damage: t
         ]
     except FormatError:
         with pytest.raises(FormatError):
-            _parsed(content, len(records), 0)
+            _parse_records(content, len(records), 0)
         return
-    parsed, packed = _parsed(content, len(records), 0), _packed(_fields(content, len(records), 0))
+    parsed, packed = _parse_records(content, len(records), 0), _field_arrays(_fields(content, len(records), 0))
     assert np.array_equal(
         parsed.records[["timestamp_delta", "offset_delta"]], packed.records[["timestamp_delta", "offset_delta"]]
     )

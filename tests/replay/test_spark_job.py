@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.anchor import anchored
+from resnap.replay.anchor import begin_at_anchor
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
 from resnap.replay.scan.reading import Reading
@@ -378,7 +378,7 @@ def test_spark_keeps_and_takes_the_states_that_the_local_engine_does(
         assert [[one.offset for one in result.anchors] for result in kept] == [
             [one.offset for one in result.anchors] for result in local
         ]
-        begun = [anchored(rest, result.anchors) for rest, result in zip(rests, kept, strict=True)]
+        begun = [begin_at_anchor(rest, result.anchors) for rest, result in zip(rests, kept, strict=True)]
         assert all(plan.runs[-1].anchor is not None for plan in begun)
         for plan, result in zip(begun, engine.run(begun), strict=True):
             expected, _ = carried_out(replace(plan, runs=(*plan.runs[:-1], plan.runs[-1].unanchored)))

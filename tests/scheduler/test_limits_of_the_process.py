@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.scheduler.cli.failures import Failures
-from resnap.scheduler.runs.reporting import reported
+from resnap.scheduler.runs.reporting import public_error
 from resnap.storage.errors import LimitError, fault_of_machine
 from tests.scheduler.installed import copied
 from tests.scheduler.read_faults import quietly
@@ -79,7 +79,7 @@ def test_a_disk_that_fails_under_resnaps_own_code_is_not_a_bug(number: int) -> N
     said = failures.stream.getvalue()
     assert "/opt/resnap/numba/core/caching.py cannot be read or written" in said
     assert ("bug" in said, os.strerror(number) in said, failures.exit_code()) == (False, True, 1)
-    assert reported(error).message in said
+    assert public_error(error).message in said
 
 
 def test_what_is_a_bug_stays_one() -> None:

@@ -11,7 +11,7 @@ import pytest
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
 from resnap.scheduler.verbs.restore import Order, restored
-from resnap.storage.log.log_dir_lock import locked
+from resnap.storage.log.log_dir_lock import hold_lock
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
 from resnap.tiering.restoring.restorer import unfinished_name
@@ -181,7 +181,7 @@ def test_what_is_there_already_is_never_touched(command: Resnap, store: Path, lo
 
 
 def test_a_running_broker_is_never_worked_beside(resnap: Resnap, store: Path, log_dir: Path) -> None:
-    with locked(log_dir):
+    with hold_lock(log_dir):
         ran = resnap("restore", store.as_uri(), "--into", log_dir, *JSON)
     assert (ran.code, ran.error["type"]) == (14, "LogDirInUseError")
     assert check_whole(store, log_dir) == set()

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from resnap.scheduler.settings.values import (
     MASK,
     duration_text,
+    json_form,
     parse_as_of,
     parse_duration,
     parse_size,
-    shown,
     shown_as,
     split_list,
 )
@@ -93,12 +93,12 @@ def test_a_list_is_split_at_commas_and_keeps_no_empty_parts() -> None:
     ],
 )
 def test_credentials_in_urls_are_masked(value: str, expected: str) -> None:
-    assert shown(value) == expected
+    assert json_form(value) == expected
 
 
 def test_entries_with_names_of_secrets_are_masked() -> None:
     conf = {"spark.hadoop.fs.s3a.secret.key": "abc", "fs.s3a.access.key": "def", "spark.cores.max": "2"}
-    assert shown(conf) == {
+    assert json_form(conf) == {
         "spark.hadoop.fs.s3a.secret.key": MASK,
         "fs.s3a.access.key": MASK,
         "spark.cores.max": "2",
@@ -124,17 +124,17 @@ def test_entries_with_names_of_secrets_are_masked() -> None:
 )
 def test_what_kafka_holds_for_a_password_is_masked(name: str) -> None:
     assert shown_as(name, "hunter2") == MASK
-    assert shown({name: "hunter2"}) == {name: MASK}
+    assert json_form({name: "hunter2"}) == {name: MASK}
 
 
 def test_a_property_of_spark_is_masked_by_its_value_too_and_by_the_operators_own_rule() -> None:
     options = {"spark.driver.extraJavaOptions": "-Dstore.password=hunter2", "spark.cores.max": "2"}
-    assert shown(options) == {"spark.driver.extraJavaOptions": MASK, "spark.cores.max": "2"}
+    assert json_form(options) == {"spark.driver.extraJavaOptions": MASK, "spark.cores.max": "2"}
     own = {"spark.redaction.regex": "(?i)CORES|(?<name>secret)"}
-    assert shown(options | own) == dict.fromkeys(options | own, MASK), "a rule that Python cannot read masks all"
+    assert json_form(options | own) == dict.fromkeys(options | own, MASK), "a rule that Python cannot read masks all"
     own = {"spark.redaction.regex": "(?i)CORES"}
-    assert shown(options | own)["spark.cores.max"] == MASK  # type: ignore[index]
-    assert shown(options | own)["spark.driver.extraJavaOptions"] == f"-Dstore.password={MASK}"  # type: ignore[index]
+    assert json_form(options | own)["spark.cores.max"] == MASK  # type: ignore[index]
+    assert json_form(options | own)["spark.driver.extraJavaOptions"] == f"-Dstore.password={MASK}"  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

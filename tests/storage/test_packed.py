@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.packed import _MOST_REMEMBERED, packed
+from resnap.storage.packed import _MOST_REMEMBERED, pack_all
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ def same(one: Sequence[Kept], other: Sequence[Kept]) -> bool:
 
 @given(st.lists(KEPT, max_size=12))
 def test_what_was_packed_is_what_it_was(values: list[Kept]) -> None:
-    found, wanted = packed(values, "offset"), tuple(values)
+    found, wanted = pack_all(values, "offset"), tuple(values)
     assert same(tuple(found), wanted)
     assert same(tuple(found[at] for at in range(len(found))), wanted)
     assert [found[at] for at in range(-len(found), 0)] == values
@@ -55,23 +55,23 @@ def test_what_was_packed_is_what_it_was(values: list[Kept]) -> None:
 @given(st.lists(st.integers(0, 1 << 62), min_size=8, max_size=12))
 def test_names_that_follow_from_offsets_are_what_they_were(offsets: list[int]) -> None:
     values = [Kept(name=named(offset), offset=offset, size=1, other="x") for offset in offsets]
-    assert same(tuple(packed(values, "offset")), tuple(values))
+    assert same(tuple(pack_all(values, "offset")), tuple(values))
 
 
 def test_a_segment_takes_less_than_a_hundred_bytes() -> None:
     values = [Kept(name=named(one), offset=one, size=1 << 30, other=None) for one in range(1000)]
-    assert len(pickle.dumps(packed(values, "offset"))) < 100 * len(values)
+    assert len(pickle.dumps(pack_all(values, "offset"))) < 100 * len(values)
 
 
 def test_a_column_that_goes_on_behind_the_values_is_not_kept_again() -> None:
     sizes = range(100, 200)
     values = [Kept(name=None, offset=at, size=100 + at, other=None) for at in range(8)]
-    assert tuple(packed(values, "offset", size=sizes)) == tuple(values)
+    assert tuple(pack_all(values, "offset", size=sizes)) == tuple(values)
 
 
 def test_of_a_long_sequence_no_value_is_kept() -> None:
     values = [Kept(name=None, offset=at, size=1, other="x") for at in range(_MOST_REMEMBERED + 1)]
-    long, short = packed(values, "offset"), packed(values[:8], "offset")
+    long, short = pack_all(values, "offset"), pack_all(values[:8], "offset")
     assert list(long) == values
     assert long[2:5] == tuple(values[2:5])
     assert next(iter(long)) is not next(iter(long))

@@ -13,7 +13,7 @@ from resnap.storage.errors import LockedError
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.deleting import collect, find_garbage, is_as_it_was
-from resnap.tiering.shipping.lease import leased
+from resnap.tiering.shipping.lease import lease_on
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
 from tests.tiering.stores import BeginningStore, PassingStore, flip_byte
 
@@ -129,7 +129,7 @@ def test_a_partition_that_another_run_ships_is_left_and_reported(store: MemoryOb
     clock.now_ms += 2 * DAY_MS
     before = keys(store)
     garbage = find_garbage(store, older_than_ms=DAY_MS)
-    with leased(store, f"{place.cluster}/{place.topic}/0", verb="a tiering run", now_ms=0) as lease:
+    with lease_on(store, f"{place.cluster}/{place.topic}/0", verb="a tiering run", now_ms=0) as lease:
         lease.hold()
         (one,) = collect(store, garbage, now_ms=0)
     assert isinstance(one.problem, LockedError)

@@ -19,7 +19,7 @@ import pytest
 from resnap.storage.errors import LockedError, StoreUnavailableError
 from resnap.storage.processes import Process, at_work_on, this_process
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, leased
+from resnap.tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease, LeaseLostError, lease_on
 from tests.tiering.stores import ActingStore, PassingStore
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_the_loser_learns_who_holds_the_lease_and_since_when(store: MemoryObject
 
 def test_a_lease_that_was_released_is_free_and_leaves_nothing(store: MemoryObjectStore) -> None:
     for _ in range(3):
-        with leased(store, PLACE, verb="me", now_ms=0) as tenure:
+        with lease_on(store, PLACE, verb="me", now_ms=0) as tenure:
             assert leases(store) == [], "it is taken when it is needed"
             tenure.hold()
             tenure.hold()
@@ -75,7 +75,7 @@ def test_a_lease_that_was_released_is_free_and_leaves_nothing(store: MemoryObjec
 
 
 def test_other_places_are_free(store: MemoryObjectStore) -> None:
-    with leased(store, PLACE, verb="me", now_ms=0) as one, leased(store, f"{PLACE}1", verb="me", now_ms=0) as other:
+    with lease_on(store, PLACE, verb="me", now_ms=0) as one, lease_on(store, f"{PLACE}1", verb="me", now_ms=0) as other:
         one.hold()
         other.hold()
         assert len(leases(store)) == 2
@@ -219,7 +219,7 @@ def test_an_interrupt_while_the_lease_is_taken_lets_go_of_it(store: MemoryObject
         a_lease(store).acquire()
         before = leases(store)
     interrupted = ActingStore(store, interrupt)
-    with pytest.raises(KeyboardInterrupt), leased(interrupted, PLACE, verb="me", now_ms=0) as tenure:
+    with pytest.raises(KeyboardInterrupt), lease_on(interrupted, PLACE, verb="me", now_ms=0) as tenure:
         tenure.hold()
     assert leases(store) == (before if from_others else [])
 
@@ -243,10 +243,10 @@ def test_a_release_that_a_store_missed_while_down_keeps_no_later_run_of_the_proc
         def delete(self, key: str, *, etag: str | None = None) -> None:  # noqa: ARG002
             raise StoreUnavailableError(f"{key}: down")
 
-    with suppress(StoreUnavailableError), leased(Down(store), PLACE, verb="1", now_ms=0) as first:
+    with suppress(StoreUnavailableError), lease_on(Down(store), PLACE, verb="1", now_ms=0) as first:
         first.hold()
     assert len(leases(store)) == 1
-    with leased(store, PLACE, verb="2", now_ms=0) as second:
+    with lease_on(store, PLACE, verb="2", now_ms=0) as second:
         second.hold()
         with pytest.raises(LockedError, match=r"there: .*, process [0-9]+ \(2\), since"):
             a_lease(store).acquire()
@@ -304,7 +304,7 @@ def test_where_no_thread_can_keep_the_lease_it_is_let_go_of(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with leased(store, PLACE, verb="me", now_ms=0) as tenure, pytest.raises(RuntimeError, match="new thread"):
+    with lease_on(store, PLACE, verb="me", now_ms=0) as tenure, pytest.raises(RuntimeError, match="new thread"):
         tenure.hold()
     assert leases(store) == []
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.stores.keeping import FolderStore
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.store_check import grouped
+from resnap.tiering.store_check import group_folders
 from tests.cases import each
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _in(folder: str, listed: Sequence[Sequence[str]]) -> list[int]:
 def test_each_partition_is_listed_once_and_in_order_and_a_group_has_no_more_than_it_may(
     counts: dict[str, int], most: int
 ) -> None:
-    listed = list(grouped(counts, most))
+    listed = list(group_folders(counts, most))
     assert [_in(folder, listed) for folder in sorted(counts)] == sorted(_in(folder, listed)[:1] for folder in counts)
     assert [one for group in listed for one in group] == sorted(one for group in listed for one in group)
     for number, group in enumerate(listed):
@@ -42,12 +42,12 @@ def test_each_partition_is_listed_once_and_in_order_and_a_group_has_no_more_than
 
 def test_a_topic_with_segments_without_its_id_is_not_divided() -> None:
     counts = {"c/t/none/0/": 5, "c/t/x/0/": 5, "c/t/x/1/": 5, "c/u/x/0/": 5, "c/u/x/1/": 5}
-    assert list(grouped(counts, 5)) == [["c/t/"], ["c/u/x/0/"], ["c/u/x/1/"]]
+    assert list(group_folders(counts, 5)) == [["c/t/"], ["c/u/x/0/"], ["c/u/x/1/"]]
 
 
 def test_a_topic_that_is_whole_in_a_group_is_listed_at_once() -> None:
     counts = {f"c/{topic}/x/{partition}/": 5 for topic in "tuv" for partition in range(3)}
-    first, second, third = grouped(counts, 20)
+    first, second, third = group_folders(counts, 20)
     assert first == ["c/t/x/", "c/u/x/0/"]
     assert second == ["c/u/x/1/", "c/u/x/2/", "c/v/x/0/", "c/v/x/1/"]
     assert third == ["c/v/x/2/"]

@@ -213,7 +213,7 @@ def read_group_offsets(partition: PartitionDir) -> OffsetsPartition:
     return OffsetsPartition(
         partition=partition.topic_partition.partition,
         end_offset=end_offset,
-        groups=_decoded(fold.current),
+        groups=_decode(fold.current),
         share_groups=tuple(_share_groups(fold.current)),
     )
 
@@ -228,7 +228,7 @@ def _records(placed: PlacedBatch) -> Iterator[tuple[bytes, _Written | None]]:
         yield bytes(record.key or b""), written
 
 
-def _decoded(records: Mapping[bytes, _Written]) -> GroupOffsets:
+def _decode(records: Mapping[bytes, _Written]) -> GroupOffsets:
     groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
     for key, (_, value, place) in records.items():
         with in_file(place.path):

@@ -1,7 +1,7 @@
 """The state of a cluster at a moment, as a JSON document: what its records do not hold.
 
 A document is what one node knows: of ``__consumer_offsets`` a broker has the partitions that it is a replica of. So
-the state of a cluster is taken from the documents of all of its nodes (``merged``): the metadata of the one that has
+the state of a cluster is taken from the documents of all nodes (``merge_documents``): the metadata of the one that has
 read most of the metadata log, of equal ones the one with more secrets, and each partition of committed offsets from the
 one with its highest end offset. A running cluster tells all of it but secrets, in one document. It names the users with
 SCRAM credentials: theirs are taken from other documents, so that a removed user does not come back.
@@ -134,7 +134,7 @@ def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -
     )
 
 
-def merged(states: Sequence[ClusterState]) -> ClusterState:
+def merge_documents(states: Sequence[ClusterState]) -> ClusterState:
     """Return the state of a cluster by the documents of its nodes, at least one."""
     newest = max(states, key=lambda state: state.taken_ms)
     metadata = [state.metadata for state in states if state.metadata is not None]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.results import BLIND, Outcome, blind_outcome
 from resnap.storage.errors import FormatError
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 from resnap.tiering.judging.broker_blockers import lost_records, no_epoch, why_compacted, why_stray
 from resnap.tiering.judging.inventory import Compaction
 from resnap.tiering.judging.refusal import Reason, Refusal, Stop, first_blocking, refusal_of, stop_for
@@ -57,7 +57,7 @@ class Candidates:
         moved = [further[segment.base_offset] for segment in self.segments if segment.base_offset in further]
         left = (segment for segment in self.segments if segment.base_offset not in further)
         ordered = sorted([*self.refusals, *moved], key=attrgetter("base_offset"))
-        return replace(self, segments=packed(left, "base_offset"), refusals=tuple(ordered))
+        return replace(self, segments=pack_all(left, "base_offset"), refusals=tuple(ordered))
 
 
 def before_replay(inventory: PartitionInventory, *, high_watermark: int | None = None) -> Candidates:
@@ -87,7 +87,7 @@ def before_replay(inventory: PartitionInventory, *, high_watermark: int | None =
     return Candidates(
         inventory=inventory,
         high_watermark=high_watermark,
-        segments=packed(segments, "base_offset"),
+        segments=pack_all(segments, "base_offset"),
         refusals=tuple(refusals),
     )
 

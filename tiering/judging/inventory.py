@@ -28,7 +28,7 @@ from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError,
 from resnap.storage.log.checkpoints import read_leader_epochs
 from resnap.storage.log.log_dir import PartitionProblem
 from resnap.storage.log.producer_snapshot import read_snapshot_array
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.storage.threads import each
 
@@ -322,7 +322,7 @@ def take_partition_inventory(
         for (segment, end), snapshot, content in zip(closed, at_ends, contents, strict=True)
     )
     # The active segment, which has none, comes last.
-    boundaries = packed(statuses, "offset", segment=partition.segments)
+    boundaries = pack_all(statuses, "offset", segment=partition.segments)
     log_end, strays = _apart_from_bases(partition)
     compaction, origin = _compaction(partition, cleanup_policy)
     return PartitionInventory(

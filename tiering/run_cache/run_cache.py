@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from resnap.replay.anchor import anchored
+from resnap.replay.anchor import begin_at_anchor
 from resnap.replay.evidence import Evidence
 from resnap.replay.plan import Coverage, PartitionPlan
 from resnap.replay.scan.splits import Anchor, StateFile
@@ -411,7 +411,7 @@ class RunCache:
         """Let ``plan`` begin at the nearest cached state, and cache states for the next run."""
         if self.files is None or not self.states:
             return plan
-        begun = anchored(plan, cached.results.anchors)
+        begun = begin_at_anchor(plan, cached.results.anchors)
         return replace(begun, keep_in=str(self.files.directory(cached.partition)))
 
     def keep(self, cached: CachedPartition, result: PartitionResult | None) -> None:

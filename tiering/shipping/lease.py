@@ -261,7 +261,7 @@ def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
 
 
 @contextmanager
-def leased(store: ObjectStore, place: str, *, now_ms: int, verb: str = "") -> Iterator[HeldLease]:
+def lease_on(store: ObjectStore, place: str, *, now_ms: int, verb: str = "") -> Iterator[HeldLease]:
     """Yield the lease of ``place``, which the caller takes by ``hold``, and release it at the end.
 
     Others read that it is held by this process; and for which ``verb``, unless it ships.

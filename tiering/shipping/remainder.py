@@ -17,7 +17,7 @@ from resnap.storage.errors import FormatError, LogDirError, VerificationError
 from resnap.storage.layouts.lineage import Piece, Span, chain_of, shared_batch, stored_piece
 from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
-from resnap.storage.packed import packed
+from resnap.storage.packed import pack_all
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.judging.eligibility import end_of
 from resnap.tiering.judging.refusal import Reason, refuse
@@ -156,7 +156,7 @@ class _Judged(NamedTuple):
         unread = [unreadable.error for unreadable in self.beside.unreadable]
         missing = [error for error in self.failures.values() if error not in unread]
         return Remainder(
-            candidates=replace(candidates.also_refusing(refused), segments=packed(left, "base_offset")),
+            candidates=replace(candidates.also_refusing(refused), segments=pack_all(left, "base_offset")),
             order=tuple(order),
             already=placement.verdicts.count(Verdict.HELD),
             failures=(*unread, *missing),

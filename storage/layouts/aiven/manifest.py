@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.encryption import OVERHEAD_BYTES, WrappedKey
 from resnap.storage.errors import FormatError
-from resnap.storage.json_values import INT_MAX, Fields, parse_json_object, shown
+from resnap.storage.json_values import INT_MAX, Fields, excerpt, parse_json_object
 from resnap.storage.layouts.aiven.pieces import (
     MAX_CHUNKS,
     MAX_SIZES_BYTES,
@@ -180,7 +180,7 @@ def _chunk_index(fields: Fields) -> ChunkIndex:
     """Return the chunk index; its sizes must be positive, and one for each chunk."""
     kind = fields.values.get("type")
     if kind not in ("fixed", "variable"):
-        raise FormatError(f"{fields.name}: type", position=0, expected="fixed or variable", found=shown(kind))
+        raise FormatError(f"{fields.name}: type", position=0, expected="fixed or variable", found=excerpt(kind))
     fields.check_names(("type", *(_FIXED if kind == "fixed" else _VARIABLE)))
     chunk_size, file_size = fields.integer("originalChunkSize", 1), fields.integer("originalFileSize")
     count = chunk_count(chunk_size, file_size)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.access.audit_log import AuditLog
-from resnap.scheduler.settings.redaction import redacted
+from resnap.scheduler.settings.redaction import redact
 from resnap.storage.errors import UsageError
 from tests.cases import each
 
@@ -85,4 +85,4 @@ def test_what_is_kept_is_bounded(audit: AuditLog) -> None:
 
 @each("unit", ["z", "secret", "?key", "://", "://a:", "bearer ", "token =", " ", "&a", "resnap_"])
 def test_a_text_made_to_take_long_does_not(unit: str) -> None:
-    assert len(redacted(unit * (50_000 // len(unit)))) > 0
+    assert len(redact(unit * (50_000 // len(unit)))) > 0

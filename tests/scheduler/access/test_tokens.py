@@ -10,7 +10,7 @@ import pytest
 
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.tokens import PREFIX, SECRET_BYTES, SESSION_S, SESSIONS_PER_TOKEN, Tokens
-from resnap.scheduler.settings.redaction import redacted
+from resnap.scheduler.settings.redaction import redact
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import ConfigurationError, UsageError
 
@@ -26,7 +26,7 @@ def test_a_secret_is_256_random_bits_and_is_known_for_one(tokens: Tokens) -> Non
     _, secret = made.create("ci", Role.VIEWER)
     assert asked[0] * 8 == 256
     assert secret == PREFIX + "A" * 43
-    assert secret not in redacted(f"curl -H {secret!r}")
+    assert secret not in redact(f"curl -H {secret!r}")
 
 
 def test_a_token_stands_for_its_name_and_role(tokens: Tokens) -> None:

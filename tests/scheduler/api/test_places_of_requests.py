@@ -9,7 +9,7 @@ import pytest
 
 from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.runs.reporting import reported
+from resnap.scheduler.runs.reporting import public_error
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import StoreAccessError
@@ -128,6 +128,6 @@ def test_credentials_in_a_request_are_kept_nowhere(client: httpx.Client, service
 
 def test_an_error_is_kept_in_the_history_without_secrets() -> None:
     error = StoreAccessError(f"s3://key:{SECRET}@bucket: no", hint=f"aws_secret_access_key={SECRET} is wrong")
-    kept = reported(error)
+    kept = public_error(error)
     assert SECRET not in f"{kept.message} {kept.hint}"
     assert kept.message.startswith("s3://***@bucket")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.api.paging import encoded
+from resnap.scheduler.api.paging import encode_cursor
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import OTHER_FAILURES, PartitionOutcome, Run, RunEnd, RunRequest, RunState
@@ -200,7 +200,7 @@ def test_a_cursor_that_no_page_gave_is_refused(service: Whole) -> None:
     with service.client() as client:
         at = ask(client, service, partitions=["payments-1"], dryRun=True).headers["location"]
         for path, parts in (("/v1/runs", ["\ud800"]), ("/v1/runs", [1]), (f"{at}/partitions", ["t", 1 << 63])):
-            answer = client.get(path, params={"cursor": encoded(*parts)})
+            answer = client.get(path, params={"cursor": encode_cursor(*parts)})
             assert (answer.status_code, answer.json()["code"]) == (422, "invalid-request"), answer.text
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.state import database
-from resnap.scheduler.state.database import Database, StateError, inserted
+from resnap.scheduler.state.database import Database, StateError, insert_row
 from resnap.scheduler.state.schema import MIGRATIONS
 from resnap.storage.errors import DataError, LockedError
 
@@ -35,7 +35,7 @@ def schedules(found: Database) -> list[str]:
 def test_what_was_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     first = Database(tmp_path / "service.db")
     with first.write() as connection:
-        inserted(connection, "schedules", {"name": "hourly"})
+        insert_row(connection, "schedules", {"name": "hourly"})
     first.close()
     again = Database(tmp_path / "service.db")
     assert schedules(again) == ["hourly"]
@@ -44,16 +44,16 @@ def test_what_was_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> 
 
 def test_a_transaction_that_fails_leaves_nothing(opened: Database) -> None:
     with suppress(RuntimeError), opened.write() as connection:
-        inserted(connection, "schedules", {"name": "hourly"})
+        insert_row(connection, "schedules", {"name": "hourly"})
         raise RuntimeError
     assert schedules(opened) == []
 
 
 def test_a_transaction_within_another_is_part_of_it(opened: Database) -> None:
     with suppress(RuntimeError), opened.write() as outer:
-        inserted(outer, "schedules", {"name": "hourly"})
+        insert_row(outer, "schedules", {"name": "hourly"})
         with opened.write() as inner:
-            inserted(inner, "schedules", {"name": "daily"})
+            insert_row(inner, "schedules", {"name": "daily"})
         raise RuntimeError
     assert schedules(opened) == []
 
@@ -61,7 +61,7 @@ def test_a_transaction_within_another_is_part_of_it(opened: Database) -> None:
 def test_readers_see_the_last_commit_while_a_transaction_is_open(opened: Database) -> None:
     seen: list[list[str]] = []
     with opened.write() as connection:
-        inserted(connection, "schedules", {"name": "hourly"})
+        insert_row(connection, "schedules", {"name": "hourly"})
         reader = threading.Thread(target=lambda: seen.append(schedules(opened)))
         reader.start()
         reader.join()
@@ -141,7 +141,7 @@ def test_a_command_of_the_same_version_works_beside_the_service(tmp_path: Path) 
     at_work = Database(tmp_path / "service.db", is_service=True)
     beside = Database(tmp_path / "service.db")
     with beside.write() as connection:
-        inserted(connection, "schedules", {"name": "hourly"})
+        insert_row(connection, "schedules", {"name": "hourly"})
     assert schedules(at_work) == ["hourly"]
     beside.close()
     at_work.close()
@@ -208,7 +208,7 @@ def test_only_its_user_may_read_it(opened: Database) -> None:
 def test_the_audit_is_only_appended_to(opened: Database) -> None:
     entry = dict.fromkeys(("principal", "role", "action", "resource", "outcome", "detail"), "x")
     with opened.write() as connection:
-        inserted(connection, "audit", {"at_ms": 1, **entry})
+        insert_row(connection, "audit", {"at_ms": 1, **entry})
     for statement in ("UPDATE audit SET principal = 'y'", "DELETE FROM audit"):
         with pytest.raises(sqlite3.IntegrityError, match="only appended"), opened.write() as connection:
             connection.execute(statement)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.settings.redaction import redacted
+from resnap.scheduler.settings.redaction import redact
 from resnap.scheduler.telemetry import logs
 from resnap.scheduler.telemetry.logs import redacted_value
 from tests.cases import each
@@ -206,8 +206,8 @@ SECRET = "s3cr3t-wJalrXUtnFEMI"
     ],
 )
 def test_secrets_in_text_are_masked_in_messages_values_and_tracebacks(text: str) -> None:
-    assert SECRET not in redacted(text)
-    assert "***" in redacted(text)
+    assert SECRET not in redact(text)
+    assert "***" in redact(text)
     stream = json_log()
     log.info(text, detail=text, nested={"of": [text]})
     logging.getLogger("botocore").warning("%s", text)
@@ -220,8 +220,8 @@ def test_secrets_in_text_are_masked_in_messages_values_and_tracebacks(text: str)
 
 
 def test_access_key_ids_and_tokens_are_masked() -> None:
-    assert "0123456789abcdef" not in redacted("resnap_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG")
-    assert redacted("credentials AKIAIOSFODNN7EXAMPLE were refused") == "credentials *** were refused"
+    assert "0123456789abcdef" not in redact("resnap_0123456789abcdefghijklmnopqrstuvwxyzABCDEFG")
+    assert redact("credentials AKIAIOSFODNN7EXAMPLE were refused") == "credentials *** were refused"
 
 
 @pytest.mark.parametrize("name", ["token", "s3_secret_access_key", "ssl.keystore.password", "credentials"])
@@ -250,7 +250,7 @@ def test_values_under_names_of_secrets_are_masked(name: str) -> None:
     ],
 )
 def test_what_is_not_a_secret_stays(text: str) -> None:
-    assert redacted(text) == text
+    assert redact(text) == text
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5), st.text())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from resnap.scheduler.telemetry.traces import is_asked_for, traced
+from resnap.scheduler.telemetry.traces import export_spans, is_asked_for
 from resnap.storage.spans import span
 from tests.scheduler.api.whole import whole
 
@@ -123,7 +123,7 @@ def test_runs_of_the_service_are_traces_of_their_own(
         monkeypatch.setenv(ENDPOINT, sent.address)
         data = fixture_set("kafka-2.7.2").data
         with (
-            traced({ENDPOINT: sent.address}, pytest.fail),
+            export_spans({ENDPOINT: sent.address}, pytest.fail),
             whole(tmp_path, data) as service,
             service.client() as client,
         ):
@@ -163,10 +163,10 @@ def test_variables_switch_it_on_and_off_and_another_protocol_is_named(monkeypatc
     for off in ({}, {**on, "OTEL_SDK_DISABLED": "true"}, {**on, "OTEL_TRACES_EXPORTER": "none"}, {ENDPOINT: ""}):
         assert not is_asked_for(off), off
     said: list[str] = []
-    with traced({**on, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, said.append):
+    with export_spans({**on, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, said.append):
         pass
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    with traced(on, said.append):
+    with export_spans(on, said.append):
         pass
     assert [one.split(":")[0] for one in said] == ["no traces are sent"] * 2
     assert "[otel]" in said[1]

@@ -17,7 +17,7 @@ from resnap.tiering.cluster_state.state import (
     ClusterMetadata,
     ClusterState,
     KnownTopic,
-    merged,
+    merge_documents,
     read_state,
     write_state,
 )
@@ -131,7 +131,7 @@ def test_each_partition_is_taken_from_the_node_that_knows_most_of_it() -> None:
     old = replace(EMPTY, offsets=(knows(0, 10), knows(1, 7)))
     new = replace(EMPTY, node_id=2, taken_ms=EMPTY.taken_ms + 1, offsets=(knows(1, 5), knows(2, 1)))
     for states in ((old, new), (new, old)):
-        assert merged(states).offsets == (knows(0, 10), knows(1, 7), knows(2, 1))
+        assert merge_documents(states).offsets == (knows(0, 10), knows(1, 7), knows(2, 1))
 
 
 def test_metadata_are_taken_from_the_node_that_has_read_most_of_them() -> None:
@@ -139,8 +139,8 @@ def test_metadata_are_taken_from_the_node_that_has_read_most_of_them() -> None:
         return ClusterMetadata(offset=offset, topics={}, configs={}, quotas={}, access_control_entries=())
 
     later = replace(EMPTY, node_id=2, taken_ms=EMPTY.taken_ms + 1)
-    assert merged([replace(EMPTY, metadata=known(9)), replace(later, metadata=known(5))]).metadata == known(9)
-    assert merged([replace(EMPTY, metadata=known(9)), later]).metadata == known(9)
+    assert merge_documents([replace(EMPTY, metadata=known(9)), replace(later, metadata=known(5))]).metadata == known(9)
+    assert merge_documents([replace(EMPTY, metadata=known(9)), later]).metadata == known(9)
 
 
 def test_of_equal_metadata_those_with_their_secrets_are_taken() -> None:
@@ -149,7 +149,7 @@ def test_of_equal_metadata_those_with_their_secrets_are_taken() -> None:
         for secrets in (1, 0)
     )
     states = [replace(EMPTY, node_id=None, metadata=told), replace(EMPTY, metadata=read)]
-    assert merged(states).metadata == merged(states[::-1]).metadata == read
+    assert merge_documents(states).metadata == merge_documents(states[::-1]).metadata == read
 
 
 def test_credentials_are_taken_from_an_older_state_of_the_users_that_there_still_are() -> None:
@@ -163,7 +163,7 @@ def test_credentials_are_taken_from_an_older_state_of_the_users_that_there_still
     )
     told = known(9, secrets_left_out=3, scram_left_out=(("alice", 1), ("carol", 1)))
     states = [told, known(5, scram_credentials=(newer,)), known(3, scram_credentials=(older, removed))]
-    metadata = merged(states).metadata
+    metadata = merge_documents(states).metadata
     assert metadata is not None
     assert (metadata.offset, metadata.scram_credentials, metadata.secrets_left_out) == (9, (newer,), 2)
     assert (metadata.scram_left_out, metadata.scram_older) == ((("carol", 1),), ("alice",))

@@ -33,7 +33,7 @@ from resnap.storage.disk import (
     write_file,
 )
 from resnap.storage.errors import LogDirError, UsageError
-from resnap.storage.log.log_dir_lock import locked
+from resnap.storage.log.log_dir_lock import hold_lock
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.record import KEY, LEADER_CHANGE, SNAPSHOT_FOOTER, write_data_batch, write_record
 from resnap.storage.log.record_batch import (
@@ -213,7 +213,7 @@ def open_metadata_log(
     """
     steps = disk or Disk()
     make_directories(steps, directory)
-    with locked(directory.parent):
+    with hold_lock(directory.parent):
         writer = MetadataLogWriter(directory, _end_of(directory), segment_bytes=segment_bytes, disk=steps)
         try:
             writer.append_leader_change(leader_id, timestamp)
