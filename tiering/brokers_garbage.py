@@ -24,7 +24,7 @@ from resnap.storage.stores.probe import store_clock_ms
 from resnap.tiering.deleting import Collected, delete_version, is_as_it_was
 from resnap.tiering.remote_log.records import SegmentState, TopicIdPartition, is_ours
 from resnap.tiering.remote_log.stored import SegmentPlace
-from resnap.tiering.shipping.lease import lease_on, lease_place
+from resnap.tiering.shipping.lease import lease_name, lease_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -111,7 +111,7 @@ def collect_brokers_garbage(
         segments[segment.partition].append(segment)
     for partition, dead in segments.items():
         try:
-            with lease_on(store, lease_place(None, partition.topic_partition), verb="gc", now_ms=now_ms) as lease:
+            with lease_on(store, lease_name(None, partition.topic_partition), verb="gc", now_ms=now_ms) as lease:
                 for info in _still_dead(partition, dead, read):
                     lease.hold()
                     if is_as_it_was(store, info):

@@ -35,7 +35,7 @@ from resnap.tiering.repairing.originals import Replacements, folders_in, read_re
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
 from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.shipping.aborted_transactions import open_in
-from resnap.tiering.shipping.lease import lease_on, lease_place
+from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.shipping.segment_copy import rebuilt_snapshot
 from resnap.tiering.store_check import fault_of
 from resnap.tiering.stored_snapshots import StoredSnapshots
@@ -227,7 +227,7 @@ class PartRepair:
         if broken:
             self.check.unreadable |= broken
             return {}
-        lease = lease_place(selected.log_dir.cluster_id, topic_partition)
+        lease = lease_name(selected.log_dir.cluster_id, topic_partition)
         partition = self._find(topic_partition, inventory.topic_id, lease)
         if partition is None:
             partition = RepairedPartition(topic_partition=topic_partition, topic_id=inventory.topic_id, lease=lease)
@@ -276,7 +276,7 @@ class PartRepair:
             at = chain.topic_partition
             if (at, chain.topic_id) in joined:
                 continue
-            partition = self._find(at, chain.topic_id, lease_place(chain.cluster_id, at))
+            partition = self._find(at, chain.topic_id, lease_name(chain.cluster_id, at))
             failures = self.failures if partition is None else partition.failures
             for gap in chain.gaps:
                 what = (

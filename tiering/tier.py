@@ -32,7 +32,7 @@ from resnap.tiering.judging.planning import left_out_warning, unread_warning
 from resnap.tiering.judging.refusal import Reason, refusal_of, stop_for
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import high_watermark_of, warn_unmatched, with_progress
-from resnap.tiering.shipping.lease import lease_on, lease_place
+from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
 from resnap.tiering.shipping.shipment import PartitionShipment, Shipper
@@ -371,8 +371,8 @@ def _keep_outcome(work: TierWork, order: TierOrder, replayed: Replayed, shipment
 
 def _write_tombstones(work: TierWork, order: TierOrder) -> None:
     """Put tombstones over manifests that came late, beside whole segments, unless another run is at work there."""
-    place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
-    with suppress(LockedError), lease_on(work.store, place, now_ms=work.now_ms()) as lease:
+    name = lease_name(order.provenance.cluster_id, order.provenance.topic_partition)
+    with suppress(LockedError), lease_on(work.store, name, now_ms=work.now_ms()) as lease:
         for key in order.left.superseded:
             lease.hold()
             work.store.put(key, TOMBSTONE)
@@ -430,12 +430,12 @@ class _PartitionWorkers:
         """Ship the eligible segments of a partition, unless another run does: the others need not wait for it."""
         order = self.orders[replayed.result.topic_partition]
         now_ms = self.shipper.now_ms()
-        place = lease_place(order.provenance.cluster_id, order.provenance.topic_partition)
+        name = lease_name(order.provenance.cluster_id, order.provenance.topic_partition)
         self.note(1)
         segments, size_bytes = _amount(order)
         self.progress.expect(-segments, -size_bytes)  # what of it is eligible counts from here on
         try:
-            with lease_on(self.shipper.delivery.store, place, now_ms=now_ms) as lease:
+            with lease_on(self.shipper.delivery.store, name, now_ms=now_ms) as lease:
                 candidates = order.left.candidates
                 return self.shipper.ship_partition(order.provenance, candidates, replayed.result, lease.hold)
         finally:

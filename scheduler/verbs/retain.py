@@ -35,7 +35,7 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.deleting import Limits, PartitionRetention, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
-from resnap.tiering.shipping.lease import lease_on, lease_place
+from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.shipping.retained import RetentionRecord, retained_key, retained_topics, write_retention_record
 
 _HIDDEN: Final = (
@@ -123,8 +123,8 @@ def _delete(
         gone.append(deleted)
         progress.advance(1, deleted.facts.log_bytes)
 
-    place = lease_place(one.cluster_id, one.topic_partition)
-    with lease_on(store, place, verb="retain", now_ms=now_ms) as lease:
+    name = lease_name(one.cluster_id, one.topic_partition)
+    with lease_on(store, name, verb="retain", now_ms=now_ms) as lease:
         lease.hold()
         _note(store, one)
         delete_beyond(store, one, done, lease.hold)

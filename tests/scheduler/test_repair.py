@@ -15,7 +15,7 @@ from resnap.storage.errors import StoreAccessError
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.shipping.lease import lease_on, lease_place
+from resnap.tiering.shipping.lease import lease_name, lease_on
 from tests import schemas
 from tests.cases import mostly_slow
 from tests.scheduler.aiven_files import ABORTED
@@ -245,7 +245,7 @@ def test_a_partition_that_another_run_is_at_is_named_once_and_nothing_is_advised
         segment.with_suffix(".snapshot").write_bytes(EMPTY_SNAPSHOT)
     wrong = scene.contents()
     cluster_id = read_manifest(scene.files.segments[0].read_bytes()).cluster_id
-    place, now_ms = lease_place(cluster_id, TopicPartition("payments", PARTITION)), int(time.time() * 1000)
+    place, now_ms = lease_name(cluster_id, TopicPartition("payments", PARTITION)), int(time.time() * 1000)
     with lease_on(LocalObjectStore(scene.files.store), place, verb="another", now_ms=now_ms) as other:
         other.hold()
         ran = scene.repair()

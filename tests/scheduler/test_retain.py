@@ -19,7 +19,7 @@ from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.deleting import Limits, delete_beyond, retention_of
-from resnap.tiering.shipping.lease import lease_on, lease_place
+from resnap.tiering.shipping.lease import lease_name, lease_on
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import TOMBSTONE, check_store, files_of, without_tombstones
 from tests.storage.layouts.manifests import a_manifest, stored
@@ -101,7 +101,7 @@ def test_all_that_is_older_goes_and_a_partition_may_end_empty(command: Resnap, s
 
 
 def test_a_partition_at_which_another_run_is_at_work_is_left_as_it_is(command: Resnap, store: Path) -> None:
-    place = lease_place(store.glob("*/payments").__next__().parent.name, TopicPartition("payments", 0))
+    place = lease_name(store.glob("*/payments").__next__().parent.name, TopicPartition("payments", 0))
     zero, one = (len(oldest_first(store, partition)) for partition in (0, 1))
     with lease_on(LocalObjectStore(store), place, verb="a tiering run", now_ms=0) as lease:
         lease.hold()

@@ -21,7 +21,7 @@ from resnap.tiering.remote_log.records import (
     RemotePartitionDeleteMetadataRecord,
     SegmentState,
 )
-from resnap.tiering.shipping.lease import lease_on, lease_place
+from resnap.tiering.shipping.lease import lease_name, lease_on
 from tests.tiering.remote_log.written_records import PARTITION, copied, events, segment_id, started, updated
 from tests.tiering.stores import PassingStore, ReplacingStore
 
@@ -217,7 +217,7 @@ def test_nothing_is_deleted_while_another_run_works_on_the_partition(brokers: Br
     brokers.now_ms += 2 * DAY_MS
     found = brokers.find()
     with lease_on(
-        brokers.store, lease_place(None, PARTITION.topic_partition), verb="repair", now_ms=brokers.now_ms
+        brokers.store, lease_name(None, PARTITION.topic_partition), verb="repair", now_ms=brokers.now_ms
     ) as lease:
         lease.hold()
         (problem,) = brokers.collect(found)

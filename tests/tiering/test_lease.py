@@ -49,7 +49,7 @@ def store(clock: Clock) -> MemoryObjectStore:
 
 
 def a_lease(store: ObjectStore, who: str = "broker-1", process: Process = ELSEWHERE) -> Lease:
-    return Lease(store=store, place=PLACE, holder=Holder(run=str(uuid4()), who=who, since_ms=0, process=process))
+    return Lease(store=store, name=PLACE, holder=Holder(run=str(uuid4()), who=who, since_ms=0, process=process))
 
 
 def leases(store: ObjectStore) -> list[str]:

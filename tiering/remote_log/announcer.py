@@ -22,7 +22,7 @@ from resnap.tiering.remote_log.announcement import (
 )
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, encode_record, event_of, is_ours, metadata_partition
-from resnap.tiering.shipping.lease import lease_on, lease_place
+from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.verifying.verification import StoreReader
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ class Announcer:
         """
         if not one.segments:
             return one
-        place = lease_place(one.segments[0].cluster_id, one.partition.topic_partition)
-        with lease_on(self.store, place, verb="announce", now_ms=self.now_ms()) as lease:
+        name = lease_name(one.segments[0].cluster_id, one.partition.topic_partition)
+        with lease_on(self.store, name, verb="announce", now_ms=self.now_ms()) as lease:
             lease.hold()
             self._read_back(one, read)
             lease.hold()

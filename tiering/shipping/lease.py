@@ -1,6 +1,6 @@
 """Leases: allow one run at a time on a partition in a store; they save work, and nothing depends on them.
 
-A lease is an object, ``.resnap/lease/<place>/<generation>``; the run that wrote the highest generation holds it, as
+A lease is an object, ``.resnap/lease/<name>/<generation>``; the run that wrote the highest generation holds it, as
 long as it renews the object. To take over a lease that was not renewed for ``LEASE_MS``, by the store's own clock, or
 that a dead process of this machine held, a run creates the next generation on condition that it does not exist: only
 one of several runs succeeds. A lease that was renewed further in the future than it lasts, because that clock was
@@ -75,10 +75,10 @@ _SOMEBODY: Final = Holder(run="", who="an unnamed run", since_ms=0, process=_NO_
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """The lease of one place; ``acquire`` takes it."""
+    """The lease of one name, such as that of a partition; ``acquire`` takes it."""
 
     store: ObjectStore
-    place: str
+    name: str
     """Names what is leased, as a part of a key."""
     holder: Holder
     lease_ms: int = LEASE_MS
@@ -115,10 +115,10 @@ class Lease:
         """
         hint = "this run had stopped for too long; run again once the other is done"
         if self._lost is not None:
-            raise LeaseLostError(f"{self.place}: taken over by {self._lost.description}", hint=hint)
+            raise LeaseLostError(f"{self.name}: taken over by {self._lost.description}", hint=hint)
         if not self._is_sure:
             raise LeaseLostError(
-                f"{self.place}: this run could not renew its lease for {self._sure_ms // 1000} s, and another one may"
+                f"{self.name}: this run could not renew its lease for {self._sure_ms // 1000} s, and another one may"
                 " have taken over: the run or its machine was stopped, or the store did not answer",
                 hint="run again: finished work is not repeated",
             )
@@ -161,30 +161,30 @@ class Lease:
         if age_ms < 0:
             _LOGGER.warning(
                 "%s: the lease of %s was renewed %d s in the future, by the store's clock, which was set right since:"
-                " it counts as expired", self.place, holder.description, -age_ms // 1000,
+                " it counts as expired", self.name, holder.description, -age_ms // 1000,
             )  # fmt: skip
 
     def _held(self, holder: Holder) -> LockedError:
         return LockedError(
-            f"{self.place}: another run is at work there: {holder.description}",
+            f"{self.name}: another run is at work there: {holder.description}",
             hint=f"wait until it is done; else its lease ends after {self.lease_ms // 1000} s without a renewal",
         )
 
     def _create(self, generation: int) -> bool:
         """Write the lease of ``generation``, unless another run has; older ones are deleted."""
-        self._key = f"{LEASE_PREFIX}/{self.place}/{generation:0{_GENERATION_DIGITS}d}"
+        self._key = f"{LEASE_PREFIX}/{self.name}/{generation:0{_GENERATION_DIGITS}d}"
         with suppress(ObjectExistsError):
             self.store.put(self._key, self._body(), if_absent=True)
         # Also after a success: the store may have ignored the condition, and another writer may have been later.
         if self._holder(self._key) != self.holder:
             return False
-        for info in self.store.list(f"{LEASE_PREFIX}/{self.place}/"):
+        for info in self.store.list(f"{LEASE_PREFIX}/{self.name}/"):
             if info.key < self._key:
                 self.store.delete(info.key)
         return True
 
     def _newest(self) -> ObjectInfo | None:
-        return max(self.store.list(f"{LEASE_PREFIX}/{self.place}/"), key=lambda info: info.key, default=None)
+        return max(self.store.list(f"{LEASE_PREFIX}/{self.name}/"), key=lambda info: info.key, default=None)
 
     def _body(self) -> bytes:
         return json.dumps(asdict(self.holder)).encode()
@@ -245,7 +245,7 @@ class HeldLease:
                 self.lease.renew()
 
 
-def lease_place(cluster_id: str | None, topic_partition: TopicPartition) -> str:
+def lease_name(cluster_id: str | None, topic_partition: TopicPartition) -> str:
     """Return the name of a partition's lease, which is the same with and without the topic's id."""
     return f"{key_part(cluster_id)}/{key_part(topic_partition.topic)}/{topic_partition.partition}"
 
@@ -261,14 +261,14 @@ def _over_here_if_it_fails(holder: Holder) -> Iterator[None]:
 
 
 @contextmanager
-def lease_on(store: ObjectStore, place: str, *, now_ms: int, verb: str = "") -> Iterator[HeldLease]:
-    """Yield the lease of ``place``, which the caller takes by ``hold``, and release it at the end.
+def lease_on(store: ObjectStore, name: str, *, now_ms: int, verb: str = "") -> Iterator[HeldLease]:
+    """Yield the lease of ``name``, which the caller takes by ``hold``, and release it at the end.
 
     Others read that it is held by this process; and for which ``verb``, unless it ships.
     """
     who = f"{gethostname()}, process {os.getpid()}{verb and f' ({verb})'}"
     holder = Holder(run=str(uuid4()), who=who, since_ms=now_ms, process=this_process())
-    held = HeldLease(lease=Lease(store=store, place=place, holder=holder))
+    held = HeldLease(lease=Lease(store=store, name=name, holder=holder))
     try:
         yield held
     finally:
