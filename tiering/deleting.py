@@ -164,12 +164,12 @@ def collect(
         try:
             with lease_on(store, lease_name, verb="gc", now_ms=now_ms) as lease:
                 lease.hold()
-                buried = cache(partial(_write_tombstone, store))
+                tombstone_written = cache(partial(_write_tombstone, store))
                 for info in _still_garbage(store, found):
                     deletion = _deletion_of(info.key)
                     lease.hold()
                     key = deletion.manifest_key
-                    if is_alone or key is None or buried(key) or not _may_name(store, key, info.key):
+                    if is_alone or key is None or tombstone_written(key) or not _may_name(store, key, info.key):
                         lease.hold()
                         yield from delete(info)
         except LockedError as error:

@@ -429,15 +429,15 @@ def _restoration(
 ) -> Restoration:
     partition = shipped.inventory.partition
     store = sources.store(str(shipped.log_dir.path))
-    vouched = layout.manifest_records(store, partition)
-    one = restoration_of(partition, vouched, sources, topic_id, instead)
+    records = layout.manifest_records(store, partition)
+    one = restoration_of(partition, records, sources, topic_id, instead)
     newest = next((found.path for found in partition.snapshots if found.offset == one.end_offset), None)
     replacement = instead.get(newest or "")
     newest = newest if replacement is None else replacement.path
     return replace(
         one,
         cluster_id=shipped.log_dir.cluster_id,
-        log_start=kept_log_start(partition, vouched.leader_epochs, sources),
+        log_start=kept_log_start(partition, records.leader_epochs, sources),
         open_transactions=open_at_end(newest, sources),
     )
 

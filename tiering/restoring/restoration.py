@@ -104,7 +104,7 @@ class Replaced(NamedTuple):
 
 def restoration_of(
     partition: PartitionDir,
-    vouched: PartitionFacts,
+    facts: PartitionFacts,
     sources: Sources,
     topic_id: str | None,
     replaced: Mapping[str, Replaced],
@@ -125,18 +125,18 @@ def restoration_of(
         start_offset=partition.segments[0].base_offset,
         end_offset=partition.boundaries[-1],
         segments=len(partition.segments),
-        files=tuple(_files(partition, vouched, sources, replaced)),
-        passed_over=vouched.passed_over,
-        check=None if vouched.digests else partial(_check, partition),
+        files=tuple(_files(partition, facts, sources, replaced)),
+        passed_over=facts.passed_over,
+        check=None if facts.digests else partial(_check, partition),
     )
 
 
 def _files(
-    partition: PartitionDir, vouched: PartitionFacts, sources: Sources, replaced: Mapping[str, Replaced]
+    partition: PartitionDir, facts: PartitionFacts, sources: Sources, replaced: Mapping[str, Replaced]
 ) -> Iterator[ShippedFile]:
     def shipped(name: str, locator: str, size_bytes: int) -> ShippedFile:
         return ShippedFile(
-            name, locator, size_bytes, partial(_open_chunks, sources, locator), vouched.digests.get(locator)
+            name, locator, size_bytes, partial(_open_chunks, sources, locator), facts.digests.get(locator)
         )
 
     for segment in partition.segments:

@@ -285,7 +285,7 @@ def _entry(kind: ObjectKind, key: str, body: bytes) -> ManifestObject:
 
 def _id_without_tombstone(segment: NewSegment, store: ObjectStore) -> UUID:
     """Return the first id of the segment without a tombstone: a deletion may still be in progress."""
-    buried = {info.key for info in _list_objects(segment, store) if keys.is_tombstone(info)}
+    tombstones = {info.key for info in _list_objects(segment, store) if keys.is_tombstone(info)}
     provenance = segment.provenance
     ids = keys.segment_ids(
         cluster_id=provenance.cluster_id,
@@ -296,7 +296,7 @@ def _id_without_tombstone(segment: NewSegment, store: ObjectStore) -> UUID:
         next_base_offset=segment.next_base_offset,
         digests={file.kind: file.sha256 for file in segment.files},
     )
-    return next(id_ for id_ in ids if key_beside(segment, id_, keys.MANIFEST_EXTENSION) not in buried)
+    return next(id_ for id_ in ids if key_beside(segment, id_, keys.MANIFEST_EXTENSION) not in tombstones)
 
 
 def _list_objects(segment: NewSegment, store: ObjectStore) -> Iterator[ObjectInfo]:
