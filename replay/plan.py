@@ -82,7 +82,7 @@ class Run:
     """With an anchor: the run to make without it, should it leave a doubt."""
 
     def read_from(self, plan: PartitionPlan) -> int:
-        """Return the offset from which everything has been read, in this run or in the one that made the anchor."""
+        """Return the offset from which on the batches have been read, by this run or by the run of its anchor."""
         return plan.segments[self.start].base_offset if self.anchor is None else self.anchor.read_from
 
 

@@ -113,7 +113,7 @@ class PartitionResult:
     """States that were kept on the way, for later replays to begin with."""
 
     def proves_wrong(self, found: BoundaryResult) -> bool:
-        """Whether this proves the snapshot wrong that was compared at a boundary, so that the rebuilt one is better."""
+        """Whether the replay proves the existing snapshot at a boundary wrong, and the rebuilt one is better."""
         if found.comparison is None or found.comparison.is_sound:
             return False
         return found.comparison.verdict is Verdict.FALSE_EMPTY or not (harmful(found.left_out) or self.lacks_records)

@@ -113,9 +113,9 @@ def faults_of(
     sources: Sources,
     expiration_ms: int,
 ) -> tuple[MetFault, ...] | None:
-    """Return the known faults that one partition meets; None if it may meet one, and no broker's release is known.
+    """Return Kafka's known faults that a partition meets; None if that depends on the brokers' unknown releases.
 
-    ``releases`` are asked for only if it may meet one.
+    ``releases`` is called only if the partition may meet a fault.
     """
     facts = replace(
         facts_of([selected], log_dirs, sources, expiration_ms), lacks_snapshots=bool(selected.inventory.lost)

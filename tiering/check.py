@@ -212,7 +212,7 @@ def _checked_topic(
 
 
 def _stops(judged: JudgedPartition, judgement: Judgement) -> Iterator[Stop]:
-    """Yield what stops a broker in a partition, and what is in the way of a replay that would change it."""
+    """Yield what stops tiering of a partition, and what prevents a replay that would unblock it."""
     if judgement.verdict in {Verdict.READY, Verdict.UNKNOWN}:
         return
     found = [refusal for refusal in judged.blockers.found if refusal.reason is not Reason.UNREADABLE]

@@ -229,7 +229,7 @@ def _deletion_of(key: str) -> Deletion:
 
 
 def _write_tombstone(store: ObjectStore, manifest_key: str) -> bool:
-    """Ensure that there will never be a manifest at ``manifest_key``; False if there is one."""
+    """Put a tombstone at ``manifest_key``, so that no manifest is written there later; False if there is one."""
     with suppress(ObjectExistsError):
         store.put(manifest_key, TOMBSTONE, if_absent=True)
     # Also after a success: the store may have ignored the condition, and a manifest may have come since.
@@ -260,7 +260,7 @@ def is_as_it_was(store: ObjectStore, info: ObjectInfo) -> bool:
 
 
 def delete_version(store: ObjectStore, info: ObjectInfo, *, is_conditional: bool) -> Iterator[Collected]:
-    """Delete the object and yield that; if it ``is_conditional``, nothing where it was replaced since it was listed."""
+    """Delete the object and yield it; with ``is_conditional`` only if it was not replaced since it was listed."""
     with suppress(ObjectChangedError):
         store.delete(info.key, etag=info.etag if is_conditional else None)
         yield Collected(key=info.key, size_bytes=info.size_bytes)

@@ -149,13 +149,13 @@ def _locator(order: TierOrder, segment: ShippedSegment) -> str:
 
 
 def _near(segment: ShippedSegment, boundaries: Sequence[int]) -> int | None:
-    """Return the boundary of this log at the end of ``segment``, or the next one above it, or the last one."""
+    """Return the first boundary of this log at or above the end of ``segment``, else its last boundary."""
     at = bisect_left(boundaries, segment.next_base_offset)
     return boundaries[min(at, len(boundaries) - 1)] if boundaries else None
 
 
 def _is_apart(segment: ShippedSegment, found: BoundaryResult | None) -> bool:
-    """Whether no boundary of this log is the end of ``segment``, and there are producers that it may lack."""
+    """Whether ``segment`` does not end at a boundary of this log, and may lack producers."""
     if found is None or found.offset == segment.next_base_offset:
         return found is None
     return found.outcome is not Outcome.REBUILT or bool(found.entries)

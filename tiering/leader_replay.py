@@ -96,7 +96,7 @@ class LeaderReplay:
         return found
 
     def findings(self, planner: Planner, now_ms: int, show: Show) -> Iterator[ReplicaFinding]:
-        """Yield the replicas that lack state which the log shows, and the partitions of which it shows nothing.
+        """Yield the replicas that lack state which the log has, and the partitions whose log shows no state.
 
         Raises:
             ResnapError: the cluster, or remote storage, cannot be read.

@@ -331,7 +331,7 @@ class Planner:
     def boundaries(
         self, selected: SelectedPartition, wanted: tuple[int, ...], high_watermark: int | None, sink_url: str | None
     ) -> Planned:
-        """Plan the boundaries that are wanted, less those that stand below ``sink_url``, where that is known."""
+        """Plan the wanted boundaries, without those that are unchanged below ``sink_url``."""
         partition = selected.inventory.partition
         cached = self.run_cache.look_up(selected.inventory) if self.run_cache is not None else None
         still_valid: tuple[CachedBoundary, ...] = ()
@@ -356,7 +356,7 @@ class Planner:
     def _compared_with_present(
         self, inventory: PartitionInventory, still_valid: tuple[CachedBoundary, ...], sink_url: str
     ) -> tuple[CachedBoundary, ...]:
-        """Return those that were also compared with the snapshot that is in the log dir now, which `install` needs."""
+        """Return the cached boundaries that were compared with the present snapshots, which `install` needs."""
         beside = usable_snapshots(inventory)
         if beside.keys().isdisjoint(known.offset for known in still_valid):
             return still_valid
@@ -393,7 +393,7 @@ class Planner:
         return self._left(inventory, facts, wanted, whole, high_watermark)
 
     def past_retention(self, planned: Planned, sink_url: str) -> Planned | None:
-        """Plan a partition again of which a segment was gone; None where it was not retention that took it."""
+        """Plan a partition again after retention has deleted a segment; None if something else has deleted it."""
         before = planned.selected.inventory.partition
         try:
             scope = Scope(sources=(str(before.path),), remote=planned.selected.log_dir.remote)

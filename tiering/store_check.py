@@ -279,7 +279,7 @@ def store_checks(planner: Planner, store: ObjectStore, scope: Scope) -> list[Sto
 def store_groups(
     planner: Planner, store: ObjectStore, scope: Scope, journal: VerificationJournal, since_ms: int | None = None
 ) -> Iterator[list[StoreCheck]]:
-    """Yield what ``store_checks`` returns, for one group of partitions after the other, of those that have segments.
+    """Yield the result of ``store_checks`` group by group of the partitions that have segments.
 
     A run that only reads holds what is known of one group at a time, and reads small objects once. ``journal`` has the
     progress of an earlier one. Segments shipped before ``since_ms``, by the store's clock, are not read.

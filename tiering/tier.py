@@ -249,7 +249,7 @@ def _remainder(work: TierWork, candidates: Candidates, shipped: ShippedTopic) ->
 def _doubted_segments(
     work: TierWork, held: Iterable[ShippedSegment], selected: SelectedPartition
 ) -> Iterator[ShippedSegment]:
-    """Yield those of ``held`` whose snapshots may lack a producer that this run would keep."""
+    """Yield the segments in ``held`` whose snapshots may lack producers that this run would keep."""
     rules, partition = work.planner.rules, selected.inventory.partition
     first, sources = first_offset(partition), work.planner.engine.reading.sources
     spans = lru_cache(partial(segment_spans, partition, sources))

@@ -84,7 +84,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _system_temporary_directory() -> str:
-    """Return it also in a task on an executor, which sets that of ``tempfile`` to one of its application."""
+    """Return the system's temporary directory, even in a task: Spark sets ``tempfile`` to one of the application."""
     chosen, tempfile.tempdir = tempfile.tempdir, None
     try:
         return tempfile.gettempdir()

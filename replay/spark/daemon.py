@@ -23,7 +23,7 @@ _ZIPS: Final = ("pyspark.zip", "py4j-")
 
 
 def preload() -> None:
-    """Import what tasks use, and freeze it, so that the garbage collector of every later worker skips it."""
+    """Import what tasks need, and freeze it: the garbage collector of forked workers then skips it."""
     sys.path[:] = [entry for entry in sys.path if not Path(entry).name.startswith(_ZIPS)]
     for name in _NEEDED:
         import_module(name)

@@ -74,7 +74,7 @@ def check_reach(
 
 
 def one_of_each_root(locators: Iterable[str]) -> Iterable[str]:
-    """Return one locator of each log dir and bucket: an executor that reads it can read the others there."""
+    """Return one locator of each log dir and bucket, enough to check that an executor can read there."""
     return {root_of(locator): locator for locator in locators}.values()
 
 

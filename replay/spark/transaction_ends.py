@@ -75,7 +75,7 @@ class TransactionEnds:
         return found
 
     def _read_markers(self, start: int) -> None:
-        """Read those from the position ``start`` of the segment on, and those that end what is open at its end."""
+        """Read the markers from the position ``start`` of the segment on, and those of transactions open at its end."""
         waiting: set[int] = set()
         places, ends = [self._places], [self._ends]
         try:

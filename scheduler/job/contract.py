@@ -100,7 +100,7 @@ class Unread(Result):
 
 
 def unread(selection: Selection, *, partly_done: bool = True) -> Iterator[Unread]:
-    """Yield what of the sources could not be read, by partition where it is one, so that it can be retried."""
+    """Yield the sources and partitions that could not be read; a partition can be retried."""
     said = {selected.topic_partition for selected in selection.partitions}
     for problem in selection.problems:
         if problem.topic_partition is None or problem.topic_partition in said:
@@ -305,7 +305,7 @@ class Request:
     separately: bool = False
 
     def settled(self, context: Context) -> Request:  # noqa: ARG002 - for those that name places themselves
-        """Return the request as it is run: with what the settings say of it, or the places that it names."""
+        """Return the request completed from the settings, or with the sources that its own arguments name."""
         return self
 
 
@@ -350,7 +350,7 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """A verb as it is declared: what may be asked, how it is done and shown, and what the callers must know of it.
+    """The declaration of a verb: its arguments, its work, how results are shown, and who may call it.
 
     Attributes:
         takes: groups of the settings that it has flags for.

@@ -153,7 +153,7 @@ class Output:
             put(None)
 
     def begin(self, answer: Answer) -> Callable[[Row | None], None]:
-        """Print what comes before the rows, and return what prints each as it comes, and with None what follows them.
+        """Print the heading; return a function that prints each row, and the end when it is called with None.
 
         Raises:
             OutputClosedError, OutputError: as ``write`` does.

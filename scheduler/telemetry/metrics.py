@@ -246,7 +246,7 @@ class Metrics(Series):
         self.registry.register(_QuotaCollector(read))
 
     def scan_seen(self, log_dir: str, *, segments: int, producers: int) -> None:
-        """Count the segments that a scan saw of one source; note the most producers that one partition has there."""
+        """Count the segments that a scan read in one source, and set the most producers of one of its partitions."""
         source = next((pair for pair in self.watched.sources if pair[1] == log_dir), None)
         if source is not None:
             self.partition_producers_max.labels(*_labels(source)).set(producers)

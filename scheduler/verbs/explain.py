@@ -45,7 +45,7 @@ class ExplainRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Result):
-    """What made the entry of one producer, and whose transactional id it is, where that is known."""
+    """The batches that made the entry of one producer, and its transactional id if it is known."""
 
     explanation: Explanation
     transactional_id: str | None = None
@@ -162,7 +162,7 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
         self._lost: LostLeader | None = None
 
     def rows(self, result: Explained | Reported[LostLeader]) -> list[Row]:
-        """Return the rows of one producer; that of the batch which began a transaction has it, if it is open still."""
+        """Return the rows of one producer; the batch that began a still open transaction has that in its row."""
         if isinstance(result, Reported):
             self._lost = result.what
             return []

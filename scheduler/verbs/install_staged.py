@@ -71,7 +71,7 @@ class Staging:
 
     @property
     def log_dir(self) -> Path:
-        """The log dir; where one partition's directory was given, the one that it is in."""
+        """The log dir that was given, or the log dir of the partition directory that was given."""
         given = Path(self.scope.sources[0])
         return Path(str(open_log_dir_or_partition(given, topics=lambda _: False).path))
 
@@ -82,7 +82,7 @@ class Staging:
         return {key: offsets for key, offsets in named.items() if self.scope.wants(key.topic)}
 
     def wanted(self, key: TopicPartition, staged: list[int]) -> list[int]:
-        """Return those of the offsets ``staged`` of a partition that are in scope and, if there is one, in the plan."""
+        """Return the ``staged`` offsets of a partition that are in scope, and in the plan if one is given."""
         if not self.scope.wants(key.topic):
             return []
         return staged if self.plan is None else [one for one in staged if one in self.plan.boundaries.get(key, ())]
@@ -225,7 +225,7 @@ def _select(request: Staging, area: StagingArea) -> _Selection:
 
 
 def _aside(log_dir: LogDir) -> dict[TopicPartition, str]:
-    """Return what is there of partitions that are deleted, set aside, or copied to this disk."""
+    """Return for each partition that is deleted, set aside or still being copied a text that says so."""
     names = {Path(str(directory.path)).name: directory.kind for directory in log_dir.set_aside}
     parsed = {text: parse_partition_dir_name(text) for text in names}
     return {
@@ -236,7 +236,7 @@ def _aside(log_dir: LogDir) -> dict[TopicPartition, str]:
 
 
 def _apply(installer: Installer, selection: _Selection, progress: Progress) -> ResnapError | None:
-    """Make the changes, mark those that were not reached, and return the error that ended it."""
+    """Make the changes; mark those that an error prevented, and return that error."""
     changes = [change for partition in selection.surveyed for change in partition.installation.changes]
     progress.expect(len(changes), sum(change.size_bytes for change in changes))
     error: ResnapError | None = None

@@ -38,7 +38,7 @@ MOST_NAMED: Final = 3
 
 
 def would_replay(planned: Planned) -> Reported[Planned]:
-    """Return the result of one partition and what would be made of it; it is planned, too, where records are lost."""
+    """Return the result of a dry run for one partition, which is planned even where records are lost."""
     faults = tuple(faults_of_files(planned))
     return Reported(
         topic_partition=planned.selected.topic_partition,

@@ -181,7 +181,7 @@ class QuotaView(View[Quota | Reported[str]]):
         return {**row_of(QuotaRow, result)}
 
     def closing(self) -> list[str]:
-        """Return what it means that there is none."""
+        """Return what the absence of quotas means."""
         return self._closing
 
 

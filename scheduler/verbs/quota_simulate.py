@@ -222,7 +222,7 @@ class Advice(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised(Result):
-    """What one principal needs, and what the advised rate would have done to it."""
+    """The least rate that one principal needs, and its outcome at the advised rate."""
 
     new_ids: int
     least_rate: float

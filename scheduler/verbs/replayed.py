@@ -211,7 +211,7 @@ _SHARED: Final = (
 
 
 class ReplayView(View[Result]):
-    """A row per boundary, of which people see those that are not in order, below one for each partition.
+    """A row per boundary; people see one per partition, and below it the boundaries that are not right.
 
     The service keeps all of a partition as one.
     """
@@ -326,7 +326,7 @@ class ReplayView(View[Result]):
             yield f"{when}: stop the broker, then `{self._scope.install_command(self._into, *flags)}`."
 
     def _unchanged_lines(self) -> Iterator[str]:
-        """Say what was not made again, because it is there and nothing that it depends on has changed."""
+        """Yield how many boundaries were not rebuilt, because nothing they depend on has changed."""
         if not self._known:
             return
         made = len(self._boundaries)

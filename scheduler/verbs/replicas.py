@@ -213,7 +213,7 @@ def _lost(found: Sequence[ReplicaFinding]) -> Iterator[LostProducerStateError]:
 
 
 def _orders(lost: Sequence[ReplicaFinding]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Return the order of replicas in which one that is in order comes first, of partitions that are led by another."""
+    """Return new replica orders with a right replica first, for partitions led by a replica that lost state."""
     without = {(finding.topic_partition, finding.broker_id) for finding in lost}
     orders = {}
     for one in lost:

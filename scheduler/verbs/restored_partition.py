@@ -192,7 +192,7 @@ class RestoreView(SummedView[Result]):
 def restoring_copier(
     engine: Engine, settings: Settings, sources: Collection[str], into: Collection[Path]
 ) -> Iterator[Copier]:
-    """Give what copies: executors of other machines, if there are any, which must reach all that is named.
+    """Yield the copier: threads of this machine, or Spark's executors, which must reach the sources and log dirs.
 
     Raises:
         UsageError: they do not.

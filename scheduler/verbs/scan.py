@@ -302,7 +302,7 @@ def facts_in(row: Mapping[str, Any]) -> VerdictFacts:
 
 
 def _stop_in(refusal: Mapping[str, Any] | None) -> Stop | None:
-    """Return what a row says; rows that older versions have kept do not say what unblocks it."""
+    """Return the refusal in a stored row; rows of older versions do not have what unblocks it."""
     if refusal is None:
         return None
     reason = refusal["reason"]

@@ -142,7 +142,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
 
 
 def _beginning(left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[Result]:
-    """Yield what there is to ship, what ends a broker's start, and what of sources or manifests cannot be read."""
+    """Yield what is left to ship, what prevents a broker's start, and which sources or manifests cannot be read."""
     yield Reported(what=left)
     ended_by = dict.fromkeys(start.ended_by for start in starts.values() if start.ended_by is not None)
     yield Result(warnings=tuple(stop.text for stop in ended_by))
@@ -465,7 +465,7 @@ class DryTierView(DryRunView):
         return super().row(result)
 
     def table_head(self) -> Row:
-        """Return what would be shipped of each topic, those of which it is most first."""
+        """Return the number and size of segments to ship of each topic, the largest first."""
         left = [(topic, sizes) for topic, sizes in self._topics.items() if sizes]
         most = sorted(left, key=lambda topic_sizes: (-sum(topic_sizes[1]), topic_sizes[0]))
         head = {topic: f"{some(len(sizes), 'segment')}, {human_bytes(sum(sizes))}" for topic, sizes in most[:MOST_ROWS]}

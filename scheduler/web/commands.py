@@ -39,7 +39,7 @@ _OF_THE_SERVICE: Final = frozenset({*ServiceSettings.model_fields, "log_dirs", "
 
 
 class Command(NamedTuple):
-    """A line for a shell, every word of it quoted where it must be, and what it is for."""
+    """A shell command line, quoted, and what it does."""
 
     says: str
     line: str
@@ -94,7 +94,7 @@ class Shell:
         return _words(flag, value)
 
     def run(self, request: RunRequest) -> str:
-        """Return the command that does what a run does; that of a plan reads it from ``plan_file``."""
+        """Return the shell command that does the same as a run; a run of a plan reads it from ``plan_file``."""
         verb = verb_of(request.kind)
         values = dict(request.settings) if verb.to is None else {**request.settings, verb.to: request.destination}
         arguments = [

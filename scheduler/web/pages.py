@@ -58,7 +58,7 @@ class PageContext:
         return self.shell.staged if self.services.settings.allow_destinations else "DIRECTORY"
 
     def api(self, path: str, says: str, body: Mapping[str, object] | None = None, words: Iterable[str] = ()) -> Command:
-        """Return the request to the API that answers what a page shows, or that does something about it."""
+        """Return the curl command of the API request that a page stands for."""
         url = str(self.request.base_url).rstrip("/") + path
         needs_token = self.services.access.auth == "token"
         return Command(says, curl(url, needs_token=needs_token, body=body, words=words))

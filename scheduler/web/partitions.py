@@ -204,7 +204,7 @@ def _commands(context: PageContext, seen: ScannedPartition) -> list[Command]:
 
 
 def _entry(services: Services, seen: ScannedPartition, offset: int, producer_id: int) -> Mapping[str, object] | None:
-    """Return what the snapshot there has of the producer; None if there is no snapshot, or no entry in it."""
+    """Return the producer's entry in the snapshot at ``offset``; None if there is none."""
     try:
         entries = services.partition_details.snapshot(seen, offset).entries
     except NoSnapshotError:
@@ -258,7 +258,7 @@ def _cell(boundaries: Sequence[ScannedBoundary]) -> Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Column:
-    """One segment, or several that follow one another, shown as the first of them in the order of states."""
+    """One or several neighbouring segments in the picture, which shows the worst of their states."""
 
     first: int
     end: int | None

@@ -72,12 +72,12 @@ class Span(NamedTuple):
 
 
 class StoredRanges:
-    """The offsets that stored segments hold, and those over which a reader moves from one to the next."""
+    """The ranges of offsets that stored segments cover, and the boundaries that a reader reaches from their start."""
 
     def __init__(self, spans: Iterable[Span]) -> None:
         self.spans = set(spans)
         self.reached: set[int] = set()
-        """Boundaries to which segments lead from the beginning of their stretch."""
+        """Boundaries that segments, one after the other, reach from the beginning of their range."""
         self._starts: list[int] = []
         self._ends: list[int] = []
         for span in sorted(self.spans):
@@ -93,12 +93,12 @@ class StoredRanges:
             self.reached.add(span.end)
 
     def touch_from_below(self, offset: int) -> bool:
-        """Whether a stretch that begins below ``offset`` reaches up to it."""
+        """Whether a range that begins below ``offset`` reaches up to it."""
         index = bisect_right(self._starts, offset - 1) - 1
         return index >= 0 and self._ends[index] >= offset
 
     def next_beginning(self, offset: int) -> int | None:
-        """Return where the first stretch above ``offset`` begins; None if there is none."""
+        """Return the beginning of the first range above ``offset``; None if there is none."""
         index = bisect_right(self._starts, offset)
         return self._starts[index] if index < len(self._starts) else None
 

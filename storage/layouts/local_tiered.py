@@ -179,7 +179,7 @@ class BrokersFolders:
         return there.isdisjoint(keys) and bool(begins) and min(begins) > base_offset
 
     def without_manifest(self, manifests: Collection[Manifest]) -> list[int]:
-        """Return the base offsets of segments beside those of ``manifests``, of one partition, that none of them names.
+        """Return the base offsets of a partition's segments that have objects, but none of its ``manifests``.
 
         Raises:
             StoreError: the store failed.

@@ -265,7 +265,7 @@ class Layout(Tiered, Protocol):
         ...
 
     def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
-        """Return the objects in ``listed`` that belong to this layout and that nothing in it names.
+        """Return the objects in ``listed`` that have keys of this layout, and that no manifest names.
 
         Raises:
             StoreError: the store failed.

@@ -145,7 +145,7 @@ class PartitionDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoints:
-    """The content of a log dir's offset checkpoints; a partition that one of them omits has no value there."""
+    """The offset checkpoints of a log dir; each may omit a partition."""
 
     high_watermarks: Mapping[TopicPartition, int] = field(default_factory=dict)
     log_start_offsets: Mapping[TopicPartition, int] = field(default_factory=dict)

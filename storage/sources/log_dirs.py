@@ -133,7 +133,7 @@ def open_tiered(
 
 
 def _longest_logs(parts: Sequence[LogDir]) -> LogDir:
-    """Return the log dir that has the longest log of each partition in ``parts``, of which there is at least one."""
+    """Return a log dir with the longest log of each partition in ``parts``, at least one log dir."""
     longest: dict[TopicPartition, PartitionDir] = {}
     for log in sorted((partition for part in parts for partition in part.partitions), key=_extent):
         longest.setdefault(log.topic_partition, log)

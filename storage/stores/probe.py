@@ -152,7 +152,7 @@ def replacement(store: ObjectStore) -> Condition:
 
 
 def deletion(store: ObjectStore) -> Condition:
-    """Test deletions that must delete one version only, by one writer and together with one that replaces it.
+    """Test whether DELETE with ``If-Match`` deletes that version only, also while another writer replaces it.
 
     Raises:
         StoreError: the store failed.
@@ -220,7 +220,7 @@ def _one_wins(store: ObjectStore, key: str, write: Callable[[bytes], None]) -> b
 
 
 def _replaced_stays(store: ObjectStore, key: str) -> bool:
-    """Let one writer replace the version that several delete at once: what it has written must stay."""
+    """Return whether a version stays that one writer puts in place of the version that several delete at once."""
     store.put(key, b"first")
     etag = _listed_etag(store, key)
     acts = [partial(store.delete, key, etag=etag)] * (_CREATORS - 1)

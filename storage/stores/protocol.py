@@ -52,7 +52,7 @@ _RESERVED: Final = frozenset({UNKNOWN, ".", ".."})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBody:
-    """Opens the body of an object, and names that object, so that a store may copy it instead of receiving it."""
+    """The body of a stored object; a store that has the object can copy it instead of receiving its bytes."""
 
     store_url: str
     key: str

@@ -167,7 +167,7 @@ class _Staged:
         return self._judge(decision.offset, there, hashlib.sha256(data).hexdigest())
 
     def _judge(self, offset: int, there: Entries, sha256: str) -> Decision:
-        """Return what is done with a valid file that differs from the staged one, by what the replay has proven."""
+        """Decide about a valid snapshot that differs from the staged one, by what the replay has proven."""
         compared = None if self.fingerprint is None else self.fingerprint.compared.get(offset)
         if self.fingerprint is None or compared is None or compared.sha256 != sha256:
             what = "the one that is there is another one, which the replay was not compared with"

@@ -67,7 +67,7 @@ def damage_in_files(partition: PartitionDir, sources: Sources) -> Iterator[Refus
 def _in_segment(
     segment: Segment, epochs: Sequence[LeaderEpoch], sources: Sources, *, may_have_gaps: bool
 ) -> Iterator[Refusal]:
-    """Judge one segment, whose log is opened once if it is closed, and not at all if a broker appends to it."""
+    """Yield the damage of one segment; the log of the active segment is not read."""
     if segment.next_base_offset is None:
         yield from _by_offset_index(segment, None, sources, may_have_gaps=may_have_gaps)
         return
@@ -177,7 +177,7 @@ def _missing(segment: Segment, first: int, end: int, where: str) -> Refusal:
 
 
 def _without_batch(segment: Segment, position: int, indexed: int | None) -> Refusal:
-    """Return that there is no batch at ``position``, where the offset index says that ``indexed`` is, if it does."""
+    """Return the refusal of a segment without a batch at ``position``, where the offset index may have ``indexed``."""
     if indexed is not None:
         what = f"ends with an entry of offset {indexed} at byte {position}, where no batch has it"
         return _unusable(segment, f"{segment.sibling('index')} {what}")

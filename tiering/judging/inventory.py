@@ -367,7 +367,7 @@ def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, conten
 
 
 def _content(sources: Sources, snapshot: SnapshotFile | None) -> _Content | None:
-    """Return what the file shows; None where there is none, or a live broker has deleted it since it was listed."""
+    """Return the state of a snapshot by its content; None if there is none, or a live broker has deleted it."""
     if snapshot is None:
         return None
     if snapshot.size_bytes == 0:

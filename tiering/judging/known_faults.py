@@ -53,7 +53,7 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What is known of a topic, its cluster or what is done to it; None where it is not known.
+    """The facts of a topic and its cluster on which Kafka's known faults depend; None where one is unknown.
 
     Attributes:
         retention_bytes: of the topic; -1 for no limit.

@@ -126,7 +126,7 @@ def lost_producers(due: Entries, after: Entries) -> list[int]:
 def _due(
     right: tuple[SnapshotFile, Entries], snapshot: SnapshotFile, silence_ms: int, *, still_open: bool = False
 ) -> Entries:
-    """Return the entries of the last right snapshot that a later one must have: those that had not expired by then.
+    """Return the entries of the last right snapshot that had not expired, and must be in a later snapshot.
 
     An open transaction never expires. It counts at the same offset, and at higher ones only if ``still_open``: it may
     have ended in between.

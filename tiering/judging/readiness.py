@@ -277,7 +277,7 @@ class _Retention:
 
 
 def _retention_of(inventory: PartitionInventory, sources: Sources, retention_ms: int | None) -> _Retention | None:
-    """Return what retention does for a partition; None where it has nothing to do with what blocks it.
+    """Return when retention deletes the segments that block a partition; None if no segment blocks it.
 
     Source: ``UnifiedLog.deleteRetentionMsBreachedSegments``.
     """

@@ -188,7 +188,7 @@ class Replacer:
                 raise _taken_error(key)
 
     def _take(self, folder: str, record: Replacements, claim: bytes | None, versions: Versions) -> Version:
-        """Claim the manifest, if there is one, and check that ``folder`` is whole, and nobody puts it back."""
+        """Claim the manifest if ``claim`` is given, and check that no other run has changed ``folder``."""
         key = record.manifest_key
         held = Version(None, None) if claim is None else self._write(key, claim, versions.of(key))
         if self._names(folder) != _replaceable_names(record):

@@ -57,7 +57,7 @@ _UNREADABLE: Final = (FormatError, LogDirError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedBoundary:
-    """A snapshot that a replay wrote, or a broker's own one that it proved."""
+    """A snapshot that an earlier replay wrote, or a broker's snapshot that it proved right."""
 
     offset: int
     as_of_ms: int

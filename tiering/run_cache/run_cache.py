@@ -389,7 +389,7 @@ class RunCache:
             self.files.save_manifests(partition, seen)
 
     def add_manifests(self, partition: PartitionDir, written: dict[str, bytes]) -> None:
-        """Keep the manifests of a partition that this run has ``written``, beside those that were seen before."""
+        """Add the manifests that this run has ``written`` to those of the partition in the cache."""
         if self.files is not None and written:
             self.files.save_manifests(partition, self.files.manifests(partition) | written)
 

@@ -207,7 +207,7 @@ class HeldLease:
     _ended: threading.Event = field(default_factory=threading.Event, init=False)
 
     def hold(self) -> None:
-        """Take the lease, or check that it is still held; called before each step that needs it.
+        """Take the lease, or check that it is still held; call it before each step that needs the lease.
 
         Raises:
             LockedError: another run holds it.

@@ -103,7 +103,7 @@ def _remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources) 
 
 
 def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedTopic) -> Candidates | None:
-    """Return ``candidates`` without those that `retain` has deleted from the store; None if it has none of them.
+    """Return ``candidates`` without the segments that `retain` has deleted; None if it has deleted none.
 
     A late manifest may name deleted objects: then everything is shipped again, so that it is complete.
     """
@@ -261,7 +261,7 @@ class _Look(NamedTuple):
     def _failure(
         self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours
     ) -> FormatError | VerificationError | None:
-        """Return what is wrong with the store's segment of exactly these offsets, or one that begins within them."""
+        """Return what is wrong with the stored segment of these offsets, or with one that begins inside them."""
         problem: FormatError | VerificationError | None = None
         for segment in near:
             if (segment.base_offset, segment.next_base_offset) == span:
@@ -323,7 +323,7 @@ def _span(stored: ShippedSegment) -> Span:
 def _side_by_side(
     spans: Sequence[Span], stored: Sequence[ShippedSegment]
 ) -> Iterator[tuple[list[ShippedSegment], list[ShippedSegment]]]:
-    """Yield, for each of ``spans``, those of ``stored`` that share offsets with it or adjoin it; all ascend.
+    """Yield for each of ``spans`` the segments in ``stored`` that overlap or adjoin it; both are in ascending order.
 
     If there are none, the one that ends nearest below. Also the nearest others on either side: a segment elsewhere may
     still prove that it is of another log.
@@ -374,7 +374,7 @@ class _Lineage:
         return max(end, self._candidates.high_watermark or 0) if self._history.is_checkpointed else end
 
     def why_foreign(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
-        """Return why ``segment`` is not of one log with those of the store ``near`` it; None if it is."""
+        """Return why ``segment`` is not of the log of the stored segments ``near`` it; None if it is."""
         for shipped in near:
             is_same = (shipped.base_offset, shipped.next_base_offset) == span
             if is_same and shipped.log_bytes != segment.size_bytes:

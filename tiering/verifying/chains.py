@@ -97,7 +97,7 @@ def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Span]:
 
 
 def _overlaps(ordered: Sequence[ManifestFacts]) -> Iterator[Overlap]:
-    """Yield the offsets that each segment shares with the one below it that has the highest end."""
+    """Yield the offsets that a segment shares with the segment below it that has the highest end."""
     farthest = ordered[0]
     for manifest in ordered[1:]:
         if manifest.base_offset < farthest.next_base_offset:
