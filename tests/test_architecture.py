@@ -33,7 +33,7 @@ TOP_LEVEL: Final = PACKAGES | {
 """What a visitor sees; files whose names begin with a dot stand beside them."""
 DOORS: Final = {
     "apscheduler": "scheduler/service/schedules.py",
-    "uvicorn": "scheduler/daemon/serve.py",
+    "uvicorn": "scheduler/commands/serve.py",
     "boto3": "storage/stores/s3_client.py",
     "botocore": "storage/stores/s3*.py",
     "pyspark": "replay/spark/*.py",
@@ -43,8 +43,8 @@ DOORS: Final = {
     "llvmlite": "replay/kernel/*.py",
     "kafka": "tiering/cluster/*.py",
     "kazoo": "tiering/controller/producer_ids/kazoo_node.py",
-    "fastapi": "scheduler/api/*.py scheduler/web/*.py scheduler/daemon/app.py",
-    "starlette": "scheduler/api/*.py scheduler/web/*.py scheduler/daemon/app.py",
+    "fastapi": "scheduler/api/*.py scheduler/web/*.py",
+    "starlette": "scheduler/api/*.py scheduler/web/*.py",
     "Crypto": "storage/encryption.py",
     "jinja2": "scheduler/web/*.py",
     "fastavro": "storage/layouts/manifest.py",

@@ -1,1 +1,1 @@
-"""The web pages: rendered on the server, read-only, and without external resources."""
+"""The web pages: rendered on the server, read-only, and without external resources; and the whole application."""

@@ -17,9 +17,9 @@ from fastapi import FastAPI
 
 from resnap.scheduler.access.control import AccessControl, AuthMode, Hosts
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.daemon.app import guard
-from resnap.scheduler.daemon.serve import HttpServer
+from resnap.scheduler.commands.serve import HttpServer
 from resnap.scheduler.state.database import Database
+from resnap.scheduler.web.app import guard
 from tests.clocks import FixedClock
 
 if TYPE_CHECKING:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.reporting import public_error
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.state.database import Database
+from resnap.scheduler.web.app import create_app
 from resnap.storage.errors import StoreAccessError
 from tests.clocks import FixedClock
 from tests.scheduler.api.serving import START_MS, client_of, listening

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunState
 from resnap.scheduler.service.services import Services
+from resnap.scheduler.web.app import create_app
 from resnap.storage.disk import Disk
 from resnap.storage.log.producer_snapshot import read_snapshot
 from resnap.tiering.quota.user_quotas import QuotaFile

@@ -12,9 +12,9 @@ from starlette.routing import Mount
 
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.api.auth import SESSION_COOKIE
-from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import Services
+from resnap.scheduler.web.app import create_app
 from tests.clocks import FixedClock
 from tests.scheduler.api.serving import START_MS, Served, client_of, listening, secrets_of
 

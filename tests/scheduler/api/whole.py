@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunState
 from resnap.scheduler.service.services import Services
+from resnap.scheduler.web.app import create_app
 from tests.scheduler.api.serving import client_of, listening
 
 if TYPE_CHECKING:

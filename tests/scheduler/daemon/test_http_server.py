@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request
 
-from resnap.scheduler.daemon import serve
+from resnap.scheduler.commands import serve
 from tests.scheduler.api.serving import listening
 
 if TYPE_CHECKING:

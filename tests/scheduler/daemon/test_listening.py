@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.daemon.serve import FILES, GONE_MS, Daemon, _allow_files
+from resnap.scheduler.commands.serve import FILES, GONE_MS, Daemon, _allow_files
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import Services
 from resnap.storage.errors import ConfigurationError

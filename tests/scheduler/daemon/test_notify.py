@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.daemon.serve import Notifier, watchdog_interval_s
+from resnap.scheduler.commands.serve import notify, watchdog_interval_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,12 +31,11 @@ def systemd(address: str) -> Iterator[socket.socket]:
 
 
 def test_each_message_is_one_datagram_of_assignments(address: str, systemd: socket.socket) -> None:
-    notifier = Notifier(address)
     sent = [
-        notifier.ready("3 schedules"),
-        notifier.reloading(12.3456789),
-        notifier.alive("1 run at work"),
-        notifier.stopping("told to"),
+        notify(address, READY=1, STATUS="3 schedules"),
+        notify(address, RELOADING=1, MONOTONIC_USEC=12345678),
+        notify(address, WATCHDOG=1, STATUS="1 run at work"),
+        notify(address, STOPPING=1, STATUS="told to"),
     ]
     assert sent == [True] * 4
     assert [systemd.recv(4096) for _ in sent] == [
@@ -48,25 +47,24 @@ def test_each_message_is_one_datagram_of_assignments(address: str, systemd: sock
 
 
 def test_a_status_cannot_hold_another_assignment(address: str, systemd: socket.socket) -> None:
-    Notifier(address).alive("payments\nREADY=1\0x")
+    notify(address, WATCHDOG=1, STATUS="payments\nREADY=1\0x")
     assert systemd.recv(4096) == b"WATCHDOG=1\nSTATUS=payments READY=1 x"
 
 
 @pytest.mark.parametrize("nowhere", [None, "", "vsock:2:1234", "relative/path"])
 def test_without_a_socket_of_systemd_nothing_is_sent(nowhere: str | None) -> None:
-    assert Notifier(nowhere).ready("up") is False
+    assert notify(nowhere, READY=1) is False
 
 
 def test_a_socket_that_has_gone_is_not_an_error(tmp_path: Path) -> None:
-    assert Notifier(str(tmp_path / "gone")).ready("up") is False
-    assert Notifier("/" + "x" * 200).ready("up") is False
+    assert notify(str(tmp_path / "gone"), READY=1) is False
+    assert notify("/" + "x" * 200, READY=1) is False
 
 
 def test_a_receiver_that_does_not_read_does_not_hold_the_service_up(address: str, systemd: socket.socket) -> None:
-    notifier = Notifier(address)
-    answers = [notifier.alive("")]
+    answers = [True]
     while answers[-1] and len(answers) < 10_000:
-        answers.append(notifier.alive(""))
+        answers.append(notify(address, wait_s=0, WATCHDOG=1))
     assert answers[-1] is False
     assert systemd.recv(4096).startswith(b"WATCHDOG=1")
 

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.daemon.app import create_app
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.verbs.census import CensusRow
+from resnap.scheduler.web.app import create_app
 from tests.scheduler.api.serving import listening
 from tests.scheduler.api.whole import Whole, whole
 from tests.schemas import check_row

@@ -1,1 +1,0 @@
-"""The process of ``resnap serve``: schedules, HTTP API, pages, and one engine for all runs."""
