@@ -1,7 +1,6 @@
 """Routes of the whole cluster: one verdict per topic over all replicas, from the services beside the brokers."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from resnap.scheduler.api.paging import Paging, TaggedRoute
 from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import FleetAnswer
-from resnap.scheduler.fleet.status import Collected, FleetBrokerRow, FleetTopicRow
+from resnap.scheduler.fleet.status import FleetBrokerRow, FleetStatus, FleetTopicRow
 from resnap.scheduler.output.answer import fault_rows_if
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.service.services import Services
@@ -35,14 +34,13 @@ def get_fleet(
 
     Services are asked once a minute while this is asked, and for a quarter of an hour after.
     """
-    collected = collected_by(services)
-    found = matching(collected, topic, verdict or ())
+    status = collected_by(services)
+    found = matching(status, topic, verdict or ())
     page, following = paging.cut_whole(found, lambda answer: answer.topic, str)
-    status = collected.status
     return FleetAnswer(
-        collected=None if collected.at_ms is None else instant(collected.at_ms),
+        collected=None if status.at_ms is None else instant(status.at_ms),
         verdict=status.verdict,
-        counts=counts_of(collected),
+        counts={verdict: len(topics) for verdict, topics in status.by_verdict.items()},
         unanswered=status.unanswered,
         known_faults=fault_rows_if(status.releases),
         brokers=[row_of(FleetBrokerRow, broker) for broker in status.brokers],
@@ -51,7 +49,7 @@ def get_fleet(
     )
 
 
-def collected_by(services: Services) -> Collected:
+def collected_by(services: Services) -> FleetStatus:
     """Return what the service has collected.
 
     Raises:
@@ -64,24 +62,10 @@ def collected_by(services: Services) -> Collected:
     return services.fleet.collected()
 
 
-def matching(collected: Collected, topic: str | None, verdicts: Collection[Verdict]) -> list[TopicAnswer]:
+def matching(status: FleetStatus, topic: str | None, verdicts: Collection[Verdict]) -> list[TopicAnswer]:
     """Return the topics whose name fits a glob, and that have one of some verdicts; all by default."""
     return [
         found
-        for found in collected.status.topics
+        for found in status.topics
         if (not topic or fnmatchcase(found.topic, topic)) and (not verdicts or found.verdict in verdicts)
     ]
-
-
-def topics_by_verdict(topics: Iterable[TopicAnswer]) -> dict[Verdict, list[str]]:
-    """Return the names of topics by verdict."""
-    found: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}
-    for topic in topics:
-        found[topic.verdict].append(topic.topic)
-    return found
-
-
-def counts_of(collected: Collected) -> dict[Verdict, int]:
-    """Return how many topics there are of each verdict."""
-    counts = Counter(topic.verdict for topic in collected.status.topics)
-    return {verdict: counts[verdict] for verdict in Verdict}

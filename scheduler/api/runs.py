@@ -15,7 +15,6 @@ from resnap.scheduler.api.problems import problems
 from resnap.scheduler.api.responses import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
 from resnap.scheduler.api.submitting import RUNS_PATH, TAKEN, Submitting
 from resnap.scheduler.job.contract import Door, PartitionState, Verb, verbs_of_service
-from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import BY_API, OTHER_FAILURES, Run, RunKind, RunState
 from resnap.scheduler.service.services import Services
 
@@ -75,8 +74,9 @@ def list_runs(
     origin: Annotated[str | None, Query(max_length=200, description="`api`, or `schedule:NAME`.")] = None,
 ) -> RunsAnswer:
     """Return a page of runs."""
-    chosen, before = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()), origin=origin), paging.after(str)
-    runs = services.history.page(chosen, limit=paging.most, before=before)
+    runs = services.history.page(
+        kinds=kind or (), states=state or (), origin=origin, limit=paging.most, before=paging.after(str)
+    )
     page, following = paging.cut(runs, lambda run: run.id)
     answers, unreadable = [RunAnswer.model_validate(run) for run in page], dict(services.history.unreadable)
     return RunsAnswer(runs=answers, unreadable=unreadable, next_cursor=following)

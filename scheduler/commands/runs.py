@@ -12,7 +12,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.output.records import columns_of, instant_of, plain, row_of
 from resnap.scheduler.output.rendering import Answer, Column, Row
-from resnap.scheduler.runs.history import History, RunFilter
+from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
@@ -68,9 +68,8 @@ class DoneRow(TypedDict):
 @with_settings(STATE)
 def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limit: Limit = 50) -> None:
     """Show runs, the newest first."""
-    wanted = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()))
     with _history(run) as history:
-        found = history.page(wanted, limit=limit + 1)
+        found = history.page(kinds=kind or (), states=state or (), limit=limit + 1)
     more = ("There are more: --limit shows them.",) if len(found) > limit else ()
     closing = more if found else ("No run matches.",)
     rows: list[Row] = [{**row_of(RunRow, run)} for run in found[:limit]]

@@ -7,7 +7,7 @@ Before the first one, and if the last one is too old, every broker is unknown.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 from typing_extensions import TypedDict
@@ -45,6 +45,13 @@ class FleetStatus:
     """Why the cluster has not answered, if it was asked."""
     releases: BrokerReleases | None = None
     """Of its brokers; None where it was not asked."""
+    at_ms: int | None = None
+    """When a service has collected it; None where nothing was collected yet."""
+
+    @property
+    def by_verdict(self) -> dict[Verdict, list[str]]:
+        """The names of topics by verdict."""
+        return {verdict: [one.topic for one in self.topics if one.verdict is verdict] for verdict in Verdict}
 
     @property
     def silent(self) -> list[str]:
@@ -142,15 +149,6 @@ FIRST_S: Final = 3.0
 """How long the first question waits, so that quick services have answered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
-    """A collection, and its time."""
-
-    status: FleetStatus
-    at_ms: int | None
-    """None where nothing was collected yet."""
-
-
 @dataclass(slots=True, kw_only=True)
 class FleetWatch:
     """Collects the status of the cluster as long as it is requested. Thread-safe."""
@@ -165,13 +163,13 @@ class FleetWatch:
     _is_over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
     _asked_s: float = 0.0
-    _last: tuple[tuple[FleetEntry, ...], float, Collected] | None = None
+    _last: tuple[tuple[FleetEntry, ...], float, FleetStatus] | None = None
     """Of which services, when, and what."""
 
     def __post_init__(self) -> None:
         self._collector = Collector(now_ms=self.clock.now_ms)
 
-    def collected(self) -> Collected:
+    def collected(self) -> FleetStatus:
         """Return the last collection, and keep collecting from now on."""
         with self._lock:
             self._asked_s = self.clock.monotonic_s()
@@ -183,13 +181,13 @@ class FleetWatch:
         if known is None:
             self._has_any.wait(FIRST_S)
             known = self._recent()
-        return known or Collected(status=self._nothing("not asked yet"), at_ms=None)
+        return known or self._nothing("not asked yet")
 
     def stop(self) -> None:
         """Stop collecting."""
         self._is_over.set()
 
-    def _recent(self) -> Collected | None:
+    def _recent(self) -> FleetStatus | None:
         if self._last is None:
             return None
         entries, at_s, last = self._last
@@ -203,8 +201,7 @@ class FleetWatch:
                 status = fleet_status(settings, self._collector, self.warn)
             except ResnapError as error:  # the cluster cannot be queried with this configuration
                 status = self._nothing(str(error))
-            collect_reports = Collected(status=status, at_ms=self.clock.now_ms())
-            self._last = settings.fleet, self.clock.monotonic_s(), collect_reports
+            self._last = settings.fleet, self.clock.monotonic_s(), replace(status, at_ms=self.clock.now_ms())
             self._has_any.set()
             self._is_over.wait(EVERY_S)
 

@@ -48,17 +48,6 @@ ORPHANED: Final = ReportedError(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
-    """Selects the runs of a list; empty means all."""
-
-    kinds: tuple[str, ...] = ()
-    states: tuple[RunState, ...] = ()
-    origin: str | None = None
-    plan: str | None = None
-    """Id of the kept plan that was carried out."""
-
-
 @dataclass(frozen=True, slots=True)
 class History:
     """Runs, their partitions and events, in the service's file."""
@@ -84,22 +73,29 @@ class History:
         row = self.database.row("SELECT * FROM runs WHERE id = ?", (run_id,))
         return None if row is None else _run(row)
 
-    def page(self, wanted: RunFilter, *, limit: int, before: str | None = None) -> list[Run]:
+    def page(
+        self,
+        *,
+        limit: int,
+        before: str | None = None,
+        kinds: Sequence[str] = (),
+        states: Sequence[RunState] = (),
+        origin: str | None = None,
+        plan: str | None = None,
+    ) -> list[Run]:
         """Return up to ``limit`` runs (-1: all), newest first, made before the run ``before`` if it is given.
 
-        Runs that cannot be read are skipped, and are in ``unreadable`` then.
+        Only those of some kinds, in some states, of an origin, and that carried out the plan of this id, where these
+        are given. Runs that cannot be read are skipped, and are in ``unreadable`` then.
         """
         clauses, values = ["1"], list[object]()
-        for column, chosen in (("kind", wanted.kinds), ("state", wanted.states)):
+        for column, chosen in (("kind", kinds), ("state", states), ("origin", () if origin is None else (origin,))):
             if chosen:
                 clauses.append(f"{column} IN ({', '.join('?' * len(chosen))})")
                 values += map(str, chosen)
-        if wanted.origin is not None:
-            clauses.append("origin = ?")
-            values.append(wanted.origin)
-        if wanted.plan is not None:  # ids of both sort by time, which excludes all older ones
+        if plan is not None:  # ids of both sort by time, which excludes all older ones
             clauses.append("id > ? AND json_extract(request, '$.plan') = ?")
-            values += [wanted.plan] * 2
+            values += [plan] * 2
         found: list[Run] = []
         while True:
             rows = self._rows(clauses, values, limit, before)
@@ -132,7 +128,7 @@ class History:
 
     def open_runs(self) -> list[Run]:
         """Return the runs that are not finished, oldest first."""
-        return self.page(RunFilter(states=OPEN), limit=-1)[::-1]
+        return self.page(states=OPEN, limit=-1)[::-1]
 
     def began(self, run_id: str) -> bool:
         """Record that a run has started; False if it was cancelled before."""

@@ -6,7 +6,6 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.contract import verb_of
-from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import FINAL, RunState
 from resnap.scheduler.telemetry.logs import logger
 from resnap.scheduler.telemetry.metrics import REPLICA_STATES
@@ -90,16 +89,12 @@ class Observation:
     def load_last_runs(self, history: History) -> None:
         """Load what metrics say of the last runs from the history, oldest first."""
         origins = [f"schedule:{name}" for name in self.metrics.watched.schedules]
-        wanted = [RunFilter(states=(RunState.SUCCEEDED,), origin=origin) for origin in (*origins, None)]
-        found = [run for query in wanted for run in history.page(query, limit=1)]
+        succeeded = (RunState.SUCCEEDED,)
+        found = [run for origin in (*origins, None) for run in history.page(states=succeeded, origin=origin, limit=1)]
         for run in sorted(found, key=lambda run: run.finished_ms or 0):
             self.metrics.succeeded(run.finished_ms or 0, schedule=_schedule_of(run))
         scans, checks = (
-            [
-                run
-                for run in history.page(RunFilter(kinds=(kind,), states=FINAL), limit=_LAST_RUNS)
-                if run.is_of_everything
-            ]
+            [run for run in history.page(kinds=(kind,), states=FINAL, limit=_LAST_RUNS) if run.is_of_everything]
             for kind in ("scan", "replicas")
         )
         for scan in scans[:1]:

@@ -27,7 +27,6 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from resnap.scheduler.clock import milliseconds
-from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.runs.worker import QueueFullError
 from resnap.scheduler.state.database import StateError
@@ -226,7 +225,7 @@ class Schedules:
         return due and max(now, due)
 
     def _last(self, name: str) -> Run | None:
-        found = self._history.page(RunFilter(origin=origin_of(name)), limit=1)
+        found = self._history.page(origin=origin_of(name), limit=1)
         return found[0] if found else None
 
     def _pause_of(self, name: str) -> tuple[int, str] | None:

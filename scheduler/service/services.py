@@ -17,7 +17,7 @@ from resnap.scheduler.fleet.status import FleetWatch
 from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
 from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution
-from resnap.scheduler.runs.history import History, RunFilter
+from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.observation import Observation
 from resnap.scheduler.runs.partition_details import PartitionDetails
 from resnap.scheduler.runs.plans import Plans
@@ -25,7 +25,7 @@ from resnap.scheduler.runs.reporting import public_error
 from resnap.scheduler.runs.run import BY_API, FINAL, Ids, RunEnd, RunRequest, RunState
 from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.runs.worker import Worker
-from resnap.scheduler.service.schedules import Schedules, trigger_of
+from resnap.scheduler.service.schedules import Schedules, origin_of, trigger_of
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.settings.settings import taken_over
 from resnap.scheduler.state.database import DATABASE_FILE, Database
@@ -268,8 +268,7 @@ class Services:
         found = []
         for spec in self.settings.schedules:
             if spec.run == "verify":
-                wanted = RunFilter(origin=f"schedule:{spec.name}", states=FINAL)
-                runs = self.history.page(wanted, limit=_LAST_RUNS)
+                runs = self.history.page(origin=origin_of(spec.name), states=FINAL, limit=_LAST_RUNS)
                 last = next((run for run in runs if UNFIT in run.totals), None)
                 found += [(last, last.totals[UNFIT])] if last and last.totals[UNFIT] else []
         return found

@@ -11,13 +11,12 @@ from typing import Annotated, Any, Final, NamedTuple
 from fastapi import APIRouter, Depends, Query, Response
 from markupsafe import Markup
 
-from resnap.scheduler.api.fleet import collected_by, counts_of, matching, topics_by_verdict
+from resnap.scheduler.api.fleet import collected_by, matching
 from resnap.scheduler.api.paging import PAGE, Page, Paging
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output.answer import MOST_NAMED, answer_of, fault_rows_if, turn_on_lines, way_of, why_of
 from resnap.scheduler.output.records import row_of
-from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run
 from resnap.scheduler.runs.scans import PartitionFilter, ScannedDay, ScannedTopic, TopicOrder
 from resnap.scheduler.service.services import Services
@@ -142,18 +141,18 @@ def show_fleet(
     verdict: Annotated[list[Verdict] | None, Query()] = None,
 ) -> Response:
     """Answer for the whole cluster, and show a page of topics, those that are blocked first."""
-    collected = collected_by(context.services)
-    found = sorted(matching(collected, topic, verdict or ()), key=lambda answer: _WORST_FIRST.index(answer.verdict))
+    status = collected_by(context.services)
+    found = sorted(matching(status, topic, verdict or ()), key=lambda answer: _WORST_FIRST.index(answer.verdict))
     shown, following = paging.cut_at(lambda limit, skip: found[skip : skip + limit])
     rows = [row_of(FleetTopicRow, answer) for answer in shown]
     asked = {"topic": topic, "verdict": [named.value for named in verdict or ()]}
     topics = {"topics": [topic]} if topic else None
-    counts, status = counts_of(collected), collected.status
+    by_verdict = status.by_verdict
     values = {
-        "answer": answer_of(topics_by_verdict(status.topics), silent=len(status.silent)),
+        "answer": answer_of(by_verdict, silent=len(status.silent)),
         "rows_of": lambda topic: f"{link('/fleet', topic=glob_of(topic))}#topics",
-        "collected_ms": collected.at_ms,
-        "counts": counts,
+        "collected_ms": status.at_ms,
+        "counts": {verdict: len(names) for verdict, names in by_verdict.items()},
         "kinds": VERDICTS,
         "topics": [(topic, row, why_of(row)) for topic, row in zip(shown, rows, strict=True)],
         "matching": len(found),
@@ -275,7 +274,7 @@ def _repairs(shell: Shell, unfit: list[_UnfitStore]) -> list[Command]:
 def _runs(services: Services) -> list[Run]:
     """Return the runs at work, and the last ones."""
     going_on = services.history.open_runs()
-    last = services.history.page(RunFilter(), limit=_LAST_RUNS)
+    last = services.history.page(limit=_LAST_RUNS)
     return [*(run for run in going_on if run not in last), *last]
 
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from resnap.scheduler.runs.history import History, RunFilter
+from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import Row, Run, RunState
 from resnap.scheduler.web.commands import Command
 from resnap.scheduler.web.pages import Context, glob_of
@@ -23,7 +23,7 @@ MOST_TOPICS: Final = 100
 def show_producers(context: Context) -> Response:
     """Show what the last census counted."""
     history = context.services.history
-    found = history.page(RunFilter(kinds=("census",), states=_STATES), limit=1)
+    found = history.page(kinds=("census",), states=_STATES, limit=1)
     run = found[0] if found else None
     topics = [] if run is None else _topics(history, run)
     most = topics[0]["producers"] if topics else 0

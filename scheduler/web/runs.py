@@ -15,7 +15,6 @@ from resnap.scheduler.api.problem_kinds import NotFoundError
 from resnap.scheduler.api.runs import RunId
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.registry import KINDS
-from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.service.services import Services
@@ -35,14 +34,14 @@ def show_runs(
     kind: Annotated[list[RunKind] | None, Query()] = None,
 ) -> Response:
     """Show a page of runs, newest first."""
-    wanted = RunFilter(kinds=tuple(kind or ()), states=tuple(state or ()))
-    found = context.services.history.page(wanted, limit=paging.most, before=paging.after(str))
+    kinds, states, history = kind or (), state or (), context.services.history
+    found = history.page(kinds=kinds, states=states, limit=paging.most, before=paging.after(str))
     shown, following = paging.cut(found, lambda run: run.id)
-    asked = {"state": [state.value for state in wanted.states], "kind": [*wanted.kinds]}
+    asked = {"state": [state.value for state in states], "kind": [*kinds]}
     values = {
         "runs": shown,
-        "unreadable": dict(context.services.history.unreadable),
-        "wanted": wanted,
+        "unreadable": dict(history.unreadable),
+        "wanted": asked,
         "kinds": list(KINDS),
         **page_links("/runs", paging, following, **asked),
         "commands": [context.api(link("/v1/runs", **asked), "the same from the API")],
@@ -133,7 +132,7 @@ def show_plan(context: Context, plan_id: PlanId, paging: Paging) -> Response:
         "stale": stale,
         "unread": unread,
         "totals": human_facts({name: value for name, value in plan.totals.items() if name != "dryRun"}),
-        "runs": context.services.history.page(RunFilter(plan=plan.id), limit=RUNS_OF_PLAN),
+        "runs": context.services.history.page(plan=plan.id, limit=RUNS_OF_PLAN),
         "rows": plan.rows[begin:end],
         **page_links(f"/plans/{plan_id}", paging, encode_cursor(end) if end < len(plan.rows) else None),
         "commands": _plan_commands(context, plan, is_stale=stale is not None),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.fleet import status as fleet
-from resnap.scheduler.fleet.status import Collected, FleetStatus
+from resnap.scheduler.fleet.status import FleetStatus
 from resnap.storage.kafka_release import Release
 from resnap.tiering.broker_releases import BrokerReleases
 from tests.kafka.brokers import free_port
@@ -101,9 +101,8 @@ def test_known_faults_of_the_clusters_releases_are_in_the_answer_and_on_the_page
                 (BrokerReleases((), "the brokers' release is not known"), None, "faults are not checked"),
                 (BrokerReleases((Release(3, 6, 2),), None), {"local-start-not-updated"}, "upgrade to 3.7 or later"),
             ):
-                status = FleetStatus(brokers=(), topics=(), unanswered=None, releases=releases)
-                collected = Collected(status=status, at_ms=1)
-                monkeypatch.setattr(fleet.FleetWatch, "collected", lambda _, found=collected: found)
+                status = FleetStatus(brokers=(), topics=(), unanswered=None, releases=releases, at_ms=1)
+                monkeypatch.setattr(fleet.FleetWatch, "collected", lambda _, found=status: found)
                 found = client.get("/v1/fleet").json()["knownFaults"]
                 assert (found is None) == (faults is None)
                 assert {one["fault"] for one in found or ()} >= (faults or set())

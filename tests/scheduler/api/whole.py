@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.clock import SystemClock
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import RunState
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.app import create_app
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
 FINAL: Final = {"succeeded", "partially_failed", "failed", "cancelled"}
-OVER: Final = RunFilter(states=tuple(map(RunState, FINAL)))
+OVER: Final = tuple(map(RunState, FINAL))
 _DEADLINE_S: Final = 300
 """For what takes a second on a machine that does nothing else."""
 _CONFIGURATION: Final = """
@@ -94,7 +93,7 @@ def whole(
     try:
         with listening(app) as address:
             ends_s = time.monotonic() + _DEADLINE_S
-            while not services.history.page(OVER, limit=1) and time.monotonic() < ends_s:
+            while not services.history.page(states=OVER, limit=1) and time.monotonic() < ends_s:
                 time.sleep(0.02)
             yield Whole(address=address, app=app, services=services, directory=directory, secrets=secrets)
             services.is_ending = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.runs.history import ORPHANED, History, RunFilter
+from resnap.scheduler.runs.history import ORPHANED, History
 from resnap.scheduler.runs.run import FINAL, PartitionOutcome, Run, RunEnd, RunEvent, RunKind, RunRequest, RunState
 from resnap.scheduler.state.database import Database, StateError
 from resnap.storage.errors import DataError
@@ -41,7 +41,7 @@ def end(history: History, run_id: str, state: RunState = RunState.SUCCEEDED) -> 
 
 
 def states(history: History) -> dict[str, RunState]:
-    return {run.id: run.state for run in history.page(RunFilter(), limit=100)}
+    return {run.id: run.state for run in history.page(limit=100)}
 
 
 def test_a_run_is_read_back_as_it_was_asked_for(history: History) -> None:
@@ -71,10 +71,10 @@ def test_a_run_that_cannot_be_read_is_named_and_hides_no_other(
     with history.database.write() as connection:
         connection.execute(f"UPDATE runs SET {column} = ? WHERE id IN ('b', 'c')", (value,))  # noqa: S608
     for _ in range(2):
-        assert [run.id for run in history.page(RunFilter(), limit=-1)] == ["d", "a"]
-        assert [run.id for run in history.page(RunFilter(), limit=2)] == ["d", "a"]
-        assert [run.id for run in history.page(RunFilter(), limit=1)] == ["d"]
-        assert [run.id for run in history.page(RunFilter(), limit=1, before="d")] == ["a"]
+        assert [run.id for run in history.page(limit=-1)] == ["d", "a"]
+        assert [run.id for run in history.page(limit=2)] == ["d", "a"]
+        assert [run.id for run in history.page(limit=1)] == ["d"]
+        assert [run.id for run in history.page(limit=1, before="d")] == ["a"]
     assert [run.id for run in history.open_runs()] == ["a", "d"]
     assert history.fail_orphans() == []
     assert history.unreadable.keys() == {"b", "c"}
@@ -89,7 +89,7 @@ def test_text_that_is_damaged_stops_no_list(history: History) -> None:
         add(history, name)
     with history.database.write() as connection:
         connection.execute("UPDATE runs SET state = CAST(x'ff' AS TEXT) WHERE id = 'a'")
-    assert [run.id for run in history.page(RunFilter(), limit=-1)] == ["b"]
+    assert [run.id for run in history.page(limit=-1)] == ["b"]
     assert history.unreadable.keys() == {"a"}
 
 
@@ -144,12 +144,12 @@ def test_only_what_ended_long_ago_is_forgotten_with_all_that_belongs_to_it(histo
 def test_lists_are_cut_and_filtered(history: History) -> None:
     for number in range(6):
         add(history, f"r{number}", "scan" if number % 2 else "tier", "schedule:x" if number < 2 else "api")
-    first = [run.id for run in history.page(RunFilter(), limit=4)]
+    first = [run.id for run in history.page(limit=4)]
     add(history, "r9")
-    rest = [run.id for run in history.page(RunFilter(), limit=4, before=first[-1])]
+    rest = [run.id for run in history.page(limit=4, before=first[-1])]
     assert [*first, *rest] == ["r5", "r4", "r3", "r2", "r1", "r0"], "also while others are added"
-    assert [run.id for run in history.page(RunFilter(kinds=("scan",), origin="schedule:x"), limit=9)] == ["r1"]
-    assert history.page(RunFilter(states=FINAL), limit=9) == []
+    assert [run.id for run in history.page(kinds=("scan",), origin="schedule:x", limit=9)] == ["r1"]
+    assert history.page(states=FINAL, limit=9) == []
 
 
 def test_of_progress_the_last_word_is_kept_under_the_next_number(history: History) -> None:

@@ -10,7 +10,6 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect, sync_playwright
 
-from resnap.scheduler.runs.history import RunFilter
 from resnap.scheduler.runs.run import Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.web import login, rendering
 from tests.scheduler.api.serving import served
@@ -92,7 +91,7 @@ def pages(service: Whole) -> list[str]:
     services = service.services
     boundaries = services.partition_details.boundaries(services.scans.find("payments", 0)[0])
     present = [boundary.offset for boundary in boundaries if boundary.state == "present"]
-    runs = services.history.page(RunFilter(), limit=1)
+    runs = services.history.page(limit=1)
     snapshot = f"{partition}/snapshots/{present[0]}?to={present[-1]}"
     explained = f"{partition}/explain/{present[-1]}?producerId=0"
     with service.client() as client:
