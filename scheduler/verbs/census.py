@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.partition_dir import Place
     from resnap.tiering.planner import Planner
-    from resnap.tiering.quota.principals import PrincipalMap
-    from resnap.tiering.quota.producer_census import Ints
+    from resnap.tiering.quota.producer_census import Ints, PrincipalMap
     from resnap.tiering.selection import SelectedPartition, Selection
 
 

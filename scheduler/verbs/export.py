@@ -17,8 +17,7 @@ from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import human_bytes, instant, some
 from resnap.tiering.cluster.live_state import ask_cluster_state
-from resnap.tiering.cluster_state.state import write_state
-from resnap.tiering.cluster_state.stored import delete_older, keep_state, read_cluster_state, state_key
+from resnap.tiering.cluster_state.state import delete_older, keep_state, read_cluster_state, state_key, write_state
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.words import human_count
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.active_producers import LogUses, Uses, in_time, joined, read_uses
-from resnap.tiering.quota.principals import PrincipalMap, read_principal_map
+from resnap.tiering.quota.producer_census import PrincipalMap, read_principal_map
 from resnap.tiering.selection import Scope, select
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from resnap.scheduler.verbs.planned import MOST_NAMED
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import agreeing, first_of, instant, some
 from resnap.tiering.cluster_state.group_offsets import SCRIPT, group_resets, write_resets
-from resnap.tiering.cluster_state.state import merge_documents
-from resnap.tiering.cluster_state.stored import named_state, newest_states
+from resnap.tiering.cluster_state.state import merge_documents, named_state, newest_states
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
 from resnap.tiering.restoring.new_cluster import cluster_records, is_of_cluster
 from resnap.tiering.shipping.stored_topics import UNKNOWN, TopicSettings

@@ -14,9 +14,8 @@ import numpy as np
 
 from resnap.tiering.quota.active_producers import Remembering
 from resnap.tiering.quota.client_quotas import UserRates
-from resnap.tiering.quota.layers import Ids, Layers, life_cycle
+from resnap.tiering.quota.layers import UNSEEN, BloomStore, ExactStore, Ids, Layers, life_cycle
 from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
-from resnap.tiering.quota.stores import UNSEEN, BloomStore, ExactStore
 from tests.benchmarks.measuring import Contender, Outcome, contest
 from tests.benchmarks.tables import Table, amount, seconds
 

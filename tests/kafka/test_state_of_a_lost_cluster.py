@@ -13,8 +13,7 @@ import pytest
 
 from resnap.storage.messages.wire import ZERO_UUID
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.cluster_state.state import merge_documents
-from resnap.tiering.cluster_state.stored import named_state
+from resnap.tiering.cluster_state.state import merge_documents, named_state
 from resnap.tiering.controller.metadata.folding import load_image
 from tests.kafka.brokers import SMALL, Broker, eventually
 from tests.kafka.releases import HERE, PATIENCE_S, brought

@@ -6,7 +6,7 @@ import pytest
 
 from resnap.storage.errors import FormatError
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.shipping.retained import RetentionRecord, read_retained, write_retention_record
+from resnap.tiering.shipping.shipped import RetentionRecord, read_retained, write_retention_record
 from resnap.tiering.shipping.stored_topics import UNKNOWN, TopicSettings, keep_topic, read_topic
 
 SETTINGS = TopicSettings(partitions=12, config={"retention.ms": "604800000", "note": "\x1f"})

@@ -5,7 +5,7 @@ These are the public names. Neither they nor what they do load numba, pyspark or
 
 from resnap.tiering.quota.active_producers import ActiveProducers, Cleaner, Population, Remembering
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, ClientQuotas, QuotaChange, UserRates, user
-from resnap.tiering.quota.layers import LifeCycle, life_cycle
+from resnap.tiering.quota.layers import ExactStore, LifeCycle, life_cycle
 from resnap.tiering.quota.quota_manager import (
     Admission,
     KafkaMetric,
@@ -18,7 +18,6 @@ from resnap.tiering.quota.quota_manager import (
     handle_produce,
     kafka_metrics,
 )
-from resnap.tiering.quota.stores import ExactStore
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit, RequestThrottle, TokenBucket
 
 __all__ = [

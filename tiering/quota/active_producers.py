@@ -34,16 +34,14 @@ from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreError
 from resnap.storage.log.record_batch import CONTROL, NO_PRODUCER_ID, NO_TIMESTAMP
 from resnap.tiering.quota.client_quotas import user_name
-from resnap.tiering.quota.layers import LEAST_ITEMS, Layers, life_cycle
-from resnap.tiering.quota.stores import UNSEEN, BloomStore
+from resnap.tiering.quota.layers import LEAST_ITEMS, UNSEEN, BloomStore, Layers, life_cycle
 from resnap.tiering.quota.token_bucket import QuotaConfig, SampledRate, SampledStat, TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.quota.layers import LifeCycle
-    from resnap.tiering.quota.stores import Store
+    from resnap.tiering.quota.layers import LifeCycle, Store
 
 logger = logging.getLogger(__name__)
 THROTTLE_SAMPLES: Final = 2

@@ -46,8 +46,7 @@ import numpy as np
 from resnap.storage.log.record_batch import NO_PRODUCER_ID
 from resnap.tiering.quota.active_producers import ActiveProducers, Charges, Remembering, Sensors
 from resnap.tiering.quota.client_quotas import UserRates, user_name
-from resnap.tiering.quota.layers import items_for
-from resnap.tiering.quota.stores import UNSEEN
+from resnap.tiering.quota.layers import UNSEEN, items_for
 from resnap.tiering.quota.token_bucket import MAX_THROTTLE_MS, QuotaConfig, throttle_ms
 
 if TYPE_CHECKING:

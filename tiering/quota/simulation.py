@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from resnap.tiering.quota.client_quotas import UserRates, user_name
+from resnap.tiering.quota.layers import ExactStore, WatchedStore
 from resnap.tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
-from resnap.tiering.quota.stores import ExactStore, WatchedStore
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -21,7 +21,7 @@ from resnap.tiering.cluster_state.group_offsets import (
     decode_value,
     read_group_offsets,
 )
-from resnap.tiering.cluster_state.stored import read_current_offsets
+from resnap.tiering.cluster_state.state import read_current_offsets
 from tests.logs.offsets_log import OffsetsLog, key_of, value_of
 
 if TYPE_CHECKING:

@@ -17,11 +17,14 @@ from resnap.tiering.cluster_state.state import (
     ClusterMetadata,
     ClusterState,
     KnownTopic,
+    delete_older,
+    keep_state,
     merge_documents,
+    newest_states,
     read_state,
+    state_key,
     write_state,
 )
-from resnap.tiering.cluster_state.stored import delete_older, keep_state, newest_states, state_key
 from resnap.tiering.controller.metadata.image import ConfigResource
 from resnap.tiering.controller.metadata.records import AccessControlEntryRecord, UserScramCredentialRecord
 

@@ -9,9 +9,8 @@ from hypothesis import settings
 
 from resnap.tiering.quota.active_producers import Remembering
 from resnap.tiering.quota.client_quotas import UserRates, user_name
-from resnap.tiering.quota.layers import LifeCycle, life_cycle
+from resnap.tiering.quota.layers import BloomStore, ExactStore, LifeCycle, life_cycle
 from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
-from resnap.tiering.quota.stores import BloomStore, ExactStore
 
 if TYPE_CHECKING:
     from resnap.tiering.quota.layers import Ids

@@ -12,9 +12,18 @@ from hypothesis import strategies as st
 from rbloom import Bloom
 
 from resnap.tiering.quota.active_producers import Remembering
-from resnap.tiering.quota.layers import NAMES, Layers, life_cycle, rate_of_one
+from resnap.tiering.quota.layers import (
+    BYTES_PER_ID,
+    NAMES,
+    UNSEEN,
+    BloomStore,
+    ExactStore,
+    Layers,
+    bits_for,
+    life_cycle,
+    rate_of_one,
+)
 from resnap.tiering.quota.quota_manager import SEEN
-from resnap.tiering.quota.stores import BYTES_PER_ID, UNSEEN, BloomStore, ExactStore, bits_for
 from tests.cases import each
 from tests.examples import examples
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, Watch, bits_of, blockwise, manager, scattered, sequential

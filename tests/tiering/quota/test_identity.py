@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from resnap.tiering.quota.active_producers import ActiveProducers, Remembering
 from resnap.tiering.quota.client_quotas import UserRates, user_name
-from resnap.tiering.quota.layers import NAMES, Layers, life_cycle
+from resnap.tiering.quota.layers import NAMES, BloomStore, Layers, life_cycle
 from resnap.tiering.quota.quota_manager import SEEN, ProducerIdQuotaManager
-from resnap.tiering.quota.stores import BloomStore
 from tests.tiering.quota.quotas import ALICE, BOB, HOUR_MS, START_MS, Watch, bits_of, charged, manager, steady, tokens
 
 MOST = (1 << 63) - 1

@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from resnap.tiering.quota.active_producers import ActiveProducers, Remembering
 from resnap.tiering.quota.client_quotas import UserRates
-from resnap.tiering.quota.layers import MOST_ITEMS_AT_FIRST, MOST_LAYERS, NAMES, Layers, LifeCycle, life_cycle
-from resnap.tiering.quota.stores import UNSEEN, BloomStore, ExactStore
+from resnap.tiering.quota.layers import (
+    MOST_ITEMS_AT_FIRST,
+    MOST_LAYERS,
+    NAMES,
+    UNSEEN,
+    BloomStore,
+    ExactStore,
+    Layers,
+    LifeCycle,
+    life_cycle,
+)
 from tests.examples import examples
 from tests.tiering.quota.quotas import ALICE, HOUR_MS, START_MS, Watch, charged, manager, sequential
 

@@ -14,10 +14,9 @@ from resnap.replay.scan.header_scan import BLOCK_BYTES, SegmentRange
 from resnap.storage.errors import UsageError
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.quota.active_producers import THIN_MS, Remembering, Uses, in_time, read_uses, thinned
-from resnap.tiering.quota.layers import NAMES, life_cycle
-from resnap.tiering.quota.principals import UNMAPPED, PrincipalMap, read_principal_map
+from resnap.tiering.quota.layers import NAMES, ExactStore, life_cycle
+from resnap.tiering.quota.producer_census import UNMAPPED, PrincipalMap, read_principal_map
 from resnap.tiering.quota.simulation import LEAST_RATE, Rules, advised_rate, least_rate, simulate, without_limit
-from resnap.tiering.quota.stores import ExactStore
 from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 from tests.builders import a_batch, a_marker
 from tests.cases import each
