@@ -7,8 +7,11 @@ partitions are done long before the last.
 In each wave a first job scans splits (``scan_tasks``). Its tasks return blocks of summary rows, one row per producer of
 a split, and one block of facts per split; they stay on the executors' disks, and sketches give the driver the number of
 producers of each run. A second job divides the blocks by run, or by run and range of producer ids if a run has too many
-producers for one task, combines them, and writes the snapshots to the sink's URL (``combine_tasks``). The driver
-receives counts and digests, never a batch, a summary or a snapshot.
+producers for one task, and combines them. If one task can hold a run's producers, it combines the run and writes the
+snapshots to the sink's URL, as the local engine does. For a larger run each task combines a range of producers, and
+returns the result and the entries of each boundary; a task of a third stage receives all ranges of a boundary, and
+writes the snapshot from them, one block of entries at a time. The driver receives counts and digests, never a batch, a
+summary or a snapshot.
 
 All stages run the same functions as ``rebuild.rebuild_locally``, which is the test oracle. Blocks are elements of RDDs,
 not rows of data frames: they are few and large, and leave Spark nothing to plan.
@@ -21,35 +24,65 @@ import threading
 from collections import deque
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
+import numpy as np
 from pyspark import AccumulatorParam, InheritableThread, StorageLevel
 
 from resnap.replay.anchor import make_idle
-from resnap.replay.results import id_ranges, join_rounds, join_runs, next_round, partition_result
+from resnap.replay.evidence import BoundaryEvidence
+from resnap.replay.rebuild import by_segment, whole
+from resnap.replay.results import (
+    IdRange,
+    Outcome,
+    id_ranges,
+    join_boundaries,
+    join_rounds,
+    join_runs,
+    next_round,
+    of_range,
+    partition_result,
+    within,
+)
+from resnap.replay.run_combine import RunCombine
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import first_scan_compiles
 from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
-from resnap.replay.spark.combine_tasks import FAILED, RUN, CombineTask, Combining, merge
 from resnap.replay.spark.failures import explain_job_failure
 from resnap.replay.spark.progress import later_tasks, progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached
-from resnap.replay.spark.scan_tasks import block_bytes, divide, estimate_ids, join, pack, range_starts, scan
+from resnap.replay.spark.scan_tasks import (
+    Spool,
+    Stored,
+    block_bytes,
+    divide,
+    estimate_ids,
+    join,
+    pack,
+    plan_of,
+    range_starts,
+    scan,
+    summaries,
+)
 from resnap.replay.spark.settings import is_local_master
 from resnap.replay.spark.worker import begin_task
 from resnap.replay.staging import open_sink
 from resnap.replay.watching import Progress
+from resnap.storage.errors import ResnapError
+from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark import RDD, Accumulator, SparkContext
 
+    from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
-    from resnap.replay.results import BoundaryResult, PartitionResult
+    from resnap.replay.results import BoundaryResult, PartitionResult, PartSink
     from resnap.replay.scan.splits import Split
-    from resnap.replay.spark.combine_tasks import Made
     from resnap.replay.spark.scan_tasks import Block, IntArray
+    from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.s3_settings import S3Settings
 
 
@@ -58,6 +91,33 @@ _T = TypeVar("_T")
 TASKS_PER_WAVE: Final = 2 * TASKS_PER_SLOT
 """How many full tasks of a wave come on each slot: enough to hide that its last tasks leave some slots idle."""
 _STOP_TIMEOUT_S: Final = 20
+RUN: Final = -1
+"""Number of the boundary in what concerns the whole run."""
+FAILED: Final = -1
+"""Number of the run in an error of ours: the sink failed."""
+RESULT: Final = 0
+ENTRIES: Final = 1
+
+
+class Made(NamedTuple):
+    """An output of a combining task."""
+
+    run: int
+    boundary: int
+    """Number of the boundary in its run, or ``RUN``."""
+    kind: int
+    """``RESULT``, pickled, or ``ENTRIES``."""
+    range: int
+    number: int
+    body: bytes
+
+
+class CombineTask(NamedTuple):
+    """The work of one task: a run, or one range of its producers."""
+
+    run: int
+    range: int
+    ids: IdRange | None
 
 
 _Division: TypeAlias = tuple[tuple[CombineTask, ...], list[int], dict[int, tuple[int, ...]]]
@@ -196,8 +256,7 @@ class SparkRebuild:
 
         def combine_tasks(elements: Iterator[tuple[int, Block]]) -> Iterator[Made]:
             begin_task()
-            combining = Combining(tasks=tasks, sink=open_sink(sink_url, s3), reading=reading, size=size)
-            yield from combining.combine(elements)
+            yield from combine(elements, tasks, open_sink(sink_url, s3), reading, size)
 
         made = _by_number(blocks.mapPartitions(divide_all), min(len(tasks), most)).mapPartitions(combine_tasks)
         if not starts:
@@ -285,3 +344,99 @@ def _with_boundaries(
     found = ranges[0].boundaries if merged is None else merged
     joined = ranges[0] if len(ranges) == 1 else join_runs(ranges)
     return replace(joined, boundaries=tuple(replace(boundary, boundary=planned[boundary.offset]) for boundary in found))
+
+
+def combine(
+    blocks: Iterable[tuple[int, Block]], tasks: Sequence[CombineTask], sink: PartSink, reading: Reading, size: int
+) -> Iterator[Made]:
+    """Combine (task number, block) pairs, which come in any order, task by task; of entries at most ``size`` bytes."""
+    try:
+        with Spool() as spool:
+            for task, block in blocks:
+                spool.add((task, *block.place), block.body)
+            for number, stored in groupby(spool.ordered(), key=lambda block: block.place[0]):
+                of_task = (block._replace(place=block.place[1:]) for block in stored)
+                yield from _combine_task(tasks[number], of_task, sink, reading, size)
+    except ResnapError as error:
+        # A full disk is reported as such, and not as a failed job with a JVM stack trace.
+        yield Made(FAILED, RUN, RESULT, 0, 0, pickle.dumps(error))
+
+
+def _combine_task(
+    task: CombineTask, stored: Iterator[Stored], sink: PartSink, reading: Reading, size: int
+) -> Iterator[Made]:
+    """Combine a run, and write its snapshots; or a range of its producers, and yield the entries at each boundary."""
+    plan, run = plan_of(next(stored))
+    number_of = {boundary.offset: number for number, boundary in enumerate(run.boundaries)}
+    held = HeldEntries()
+    combined = (
+        RunCombine(plan, run, sink, sources=reading.sources)
+        if task.ids is None
+        else RunCombine(*within(plan, run, task.ids), held, task.ids, reading.sources)
+    )
+
+    def result(boundary: int, found: PartitionResult | BoundaryResult) -> Made:
+        return Made(task.run, boundary, RESULT, task.range, 0, pickle.dumps(found))
+
+    def entries() -> Iterator[Made]:
+        for offset, number, body in held.take(size):
+            yield Made(task.run, number_of[offset], ENTRIES, task.range, number, body)
+
+    for parts in by_segment(summaries(stored)):
+        summary = whole(parts, combined.plan, reading)
+        combined.add(summary if task.ids is None else of_range(summary, task.ids))
+        yield from entries()
+    found = combined.finish()
+    yield from entries()
+    # The driver has the evidence at the boundaries already.
+    bare = [replace(one, boundary=replace(one.boundary, evidence=BoundaryEvidence())) for one in found.boundaries]
+    if task.ids is None:
+        yield result(RUN, replace(found, boundaries=tuple(bare)))
+        return
+    yield from (result(number_of[boundary.offset], boundary) for boundary in bare)
+    yield result(RUN, replace(found, boundaries=()))
+
+
+class HeldEntries:
+    """A sink that holds the entries of one range of producers, for the task that joins the ranges."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[int, Array]] = []
+
+    def write(self, topic_partition: TopicPartition, offset: int, entries: Array) -> None:  # noqa: ARG002
+        """Hold the entries at the boundary ``offset``."""
+        self._held.append((offset, entries))
+
+    def take(self, size: int) -> Iterator[tuple[int, int, bytes]]:
+        """Yield (offset, number, entries) of what is held, in blocks of up to ``size`` bytes, and let go of it."""
+        step = max(1, size // ENTRY_DTYPE.itemsize)
+        for offset, entries in self._held:
+            for number, start in enumerate(range(0, len(entries), step)):
+                yield offset, number, entries[start : start + step].tobytes()
+        self._held.clear()
+
+
+def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], sink: PartSink) -> Iterator[Made]:
+    """Write the boundaries whose ranges are all in ``made``; yield the other outputs."""
+    try:
+        with Spool() as spool:
+            for output in made:
+                spool.add(output[:5], output.body)
+            for (run, boundary), stored in groupby(spool.ordered(), key=lambda block: block.place[:2]):
+                if boundary == RUN:
+                    yield from (Made(run, RUN, RESULT, block.place[3], 0, block.read()) for block in stored)
+                else:
+                    found = _merge_boundary(list(stored), topic_partitions[run], sink)
+                    yield Made(run, boundary, RESULT, 0, 0, pickle.dumps(found))
+    except ResnapError as error:
+        yield Made(FAILED, RUN, RESULT, 0, 0, pickle.dumps(error))
+
+
+def _merge_boundary(stored: Sequence[Stored], topic_partition: TopicPartition, sink: PartSink) -> BoundaryResult:
+    ranges = [pickle.loads(blob.read()) for blob in stored if blob.place[2] == RESULT]  # noqa: S301 - of our own tasks
+    joined = join_boundaries(ranges)
+    if joined.outcome is not Outcome.REBUILT:
+        return joined
+    parts = (np.frombuffer(block.read(), dtype=ENTRY_DTYPE) for block in stored if block.place[2] == ENTRIES)
+    digest = sink.write_parts(topic_partition, joined.offset, parts, joined.entries)
+    return replace(joined, digest=digest)

@@ -20,8 +20,7 @@ from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import id_ranges, partition_result
 from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.splits import SCAN_TASK_BYTES
-from resnap.replay.spark.combine_tasks import FAILED, CombineTask, Combining, merge
-from resnap.replay.spark.job import _assemble, next_wave
+from resnap.replay.spark.job import FAILED, CombineTask, _assemble, combine, merge, next_wave
 from resnap.replay.spark.scan_tasks import BELOW_ALL, ROWS, block_bytes, divide, join, pack, range_starts, rows_of, scan
 from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import ResnapError
@@ -62,7 +61,7 @@ def staged(plan: PartitionPlan, sink: PartSink, *, ranges: int, reading: Reading
         ]
     divided = [(first[run] + number, part) for run, block in scanned for number, part in divide(block, starts[run])]
     random.Random(7).shuffle(divided)
-    made = [*Combining(tasks=tasks, sink=sink, reading=reading, size=size).combine(divided)]
+    made = [*combine(divided, tasks, sink, reading, size)]
     if ranges > 1:
         random.Random(8).shuffle(made)
         made = [*merge(made, dict.fromkeys(range(len(runs)), plan.topic_partition), sink)]
