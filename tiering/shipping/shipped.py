@@ -316,8 +316,8 @@ class ShippedTopic:
 
         The time, too, is that of the listing by which an earlier run has read them: it shows what was changed behind
         the store's back, which keeps the etag. The time of what a run has written is not known without a request. But
-        there the etag is enough: the store has checked the bytes, or was read back, and whatever is written to it
-        since, by any other, has another MD5 or is the same.
+        there the etag is enough: the run has read back what it wrote, and what anybody writes there since has another
+        MD5, or is the same.
         """
         version = self._versions[key]
         body = self.recalled.get(version) or self.recalled.get(f"{version.partition(' ')[0]} ")
