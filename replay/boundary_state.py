@@ -218,7 +218,7 @@ def _beyond_window(state: Array, boundary: Boundary) -> BoundaryState:
 
 
 def _with_partial(found: BoundaryState, boundary: Boundary) -> BoundaryState:
-    """Add the entries that evidence proves, and of other producers what it shows of their transactions."""
+    """Add the entries that evidence proves, and entries of other producers from transaction indexes."""
     stands = boundary.evidence.at_boundary
     known = {*stands, *found.entries["producer_id"].tolist()}
     partial = {pid: entry for pid, entry in boundary.evidence.by_index.items() if pid not in known}
@@ -343,7 +343,7 @@ def _with_entries(entries: Array, others: Iterable[ProducerEntry]) -> Array:
 
 
 def _left_out(rows: Array, batch: BoolArray, transaction: BoolArray) -> tuple[LeftOut, ...]:
-    """Return the reason for each of ``rows``, which are doubtful; of those without another it is the coordinator."""
+    """Return the reason why each of ``rows`` is doubtful: its batch, its transaction, or else its coordinator epoch."""
     others = np.where(transaction, Unexplained.TRANSACTION, Unexplained.COORDINATOR)
     reasons = map(Unexplained, np.where(batch, Unexplained.BATCH, others).tolist())
     return tuple(sorted(map(LeftOut, rows["producer_id"].tolist(), reasons)))

@@ -270,7 +270,7 @@ def _below(entries: npt.NDArray[np.void], begins: int, seen_at: int) -> Array:
 
 
 def _each_once(shown: Sequence[Array]) -> Array:
-    """Return each entry of all snapshots, which ascend, once, with the first and the last snapshot that has it."""
+    """Return each distinct entry of the ascending snapshots, with the first and the last snapshot that has it."""
     if not shown:
         return NOTHING_SHOWN
     every = np.concatenate(shown)

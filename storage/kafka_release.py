@@ -79,7 +79,7 @@ def parse_release(text: str) -> Release | None:
 
 
 def refined(known: Iterable[Release | None], given: Release | None) -> tuple[Release, ...]:
-    """Return the releases of brokers: ``given`` stands for those of its line, and for those that are not known.
+    """Return the ``known`` releases of brokers, with ``given`` in place of those of its line and of unknown ones.
 
     It counts where no broker shows it, too: whoever names a release asks about it.
     """

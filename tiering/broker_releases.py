@@ -41,7 +41,7 @@ class BrokerReleases(NamedTuple):
 
     @property
     def of_all(self) -> tuple[Release, ...]:
-        """``known`` where that is all brokers; else none, since those that are not known may be of any release."""
+        """The releases of all brokers; empty if one of them is unknown."""
         return self.known if self.not_known is None else ()
 
     @property

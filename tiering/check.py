@@ -83,7 +83,7 @@ class CheckedTopic:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckWork:
-    """What one check judges by: the settings of a run, and what the cluster and the brokers have said."""
+    """The facts that a check depends on: settings of the run, and of the cluster and its brokers."""
 
     scope: Scope
     selection: Selection

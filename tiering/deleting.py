@@ -206,7 +206,7 @@ def _delete_originals(
 
 
 def _still_garbage(store: ObjectStore, found: Sequence[ObjectInfo]) -> Iterator[ObjectInfo]:
-    """Yield those of ``found`` that were not named or rewritten since; also objects that live only as long as a run."""
+    """Yield the objects in ``found`` that are still garbage: not named or rewritten since the listing."""
     for beside, group in groupby(found, key=lambda info: _deletion_of(info.key).beside):
         infos = list(group)
         if not beside:

@@ -164,7 +164,7 @@ def _is_apart(segment: ShippedSegment, found: BoundaryResult | None) -> bool:
 def _lack(
     segment: ShippedSegment, found: BoundaryResult | None, plan: PartitionPlan
 ) -> tuple[ShippedSegment, str] | None:
-    """Return ``segment``, and what its snapshot lacks, or why it was not compared; None if it lacks nothing."""
+    """Return ``segment`` with the producers that its snapshot lacks, or why it was not compared; else None."""
     if found is None or found.offset != segment.next_base_offset:
         return None  # if no producer is alive, none is missing
     if found.outcome is not Outcome.REBUILT or found.comparison is None:

@@ -95,7 +95,7 @@ def reorder(rows_at: int, count: int, order_at: int) -> None:
 
 @inlined
 def _take(order_at: int, place: int) -> int:
-    """Return the row for ``place``, and record that it is there now."""
+    """Return the source of the row for ``place``, and record that the row is at ``place`` now."""
     entry = _joined_at(order_at, place)
     source: int = entry.piece
     entry.piece = place

@@ -169,7 +169,7 @@ def scanned_sources(settings: Settings) -> tuple[str, ...]:
 
 
 def place_of(source: str) -> Path | str:
-    """Return what ``source`` leads to, by which two names of one place are known."""
+    """Return the canonical path or URL of ``source``, equal for two names of one directory."""
     path = local_path(source) if is_store_url(source) else Path(source)
     return source.rstrip("/") if path is None else Path(realpath(path))
 

@@ -79,7 +79,7 @@ class RunRequest:
 
     @property
     def chosen(self) -> list[str]:
-        """What of its sources it is of: partitions by name, else topics by glob, those left out last; empty for all."""
+        """The selected partitions, else the globs of topics, excluded ones last; empty for all."""
         named = self.partitions or cast("tuple[str, ...]", self.settings.get("topics") or ())
         left_out = cast("tuple[str, ...]", self.settings.get("exclude_topics") or ())
         return [*named, *(f"not {glob}" for glob in left_out)]

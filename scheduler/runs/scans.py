@@ -198,7 +198,7 @@ class Scans:
     def check_repairs(
         self, source: str, selects: Callable[[TopicPartition], bool], is_there: Callable[[str, str], bool | None]
     ) -> set[str]:
-        """Note which results of runs are there, by destination and prefix; only these count. Return what has gone.
+        """Record which results of runs still exist, by destination and prefix; return the destinations of deleted ones.
 
         Where ``is_there`` does not know, all is as it was.
         """
@@ -415,7 +415,7 @@ def _repairs(connection: sqlite3.Connection, source: str, topic: str, partition:
 
 
 def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dict[_Place, list[Repair]]:
-    """Return what was made of each partition and is still there, what was shipped first."""
+    """Return the results of runs that still exist, for each partition; shipped ones come first."""
     found: dict[_Place, list[Repair]] = {place: [] for place in places}
     wanted = ", ".join(["(?, ?, ?)"] * len(places))
     query = f"""SELECT * FROM mendings WHERE is_there AND (source, topic, partition) IN (VALUES {wanted})

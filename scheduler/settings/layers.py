@@ -91,7 +91,7 @@ def file_layer(path: Path) -> tuple[Layer, dict[Steps, str]]:
 
 
 def line_of(lines: Mapping[Steps, str], steps: Steps) -> str | None:
-    """Return where the key is that ``steps`` lead to, or else what it is in; None where neither is known."""
+    """Return the line of the key at ``steps``, or of the nearest table around it; None if neither is known."""
     return next((lines[steps[:end]] for end in range(len(steps), 0, -1) if steps[:end] in lines), None)
 
 

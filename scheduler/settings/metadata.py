@@ -60,7 +60,7 @@ def learn(
 
 
 def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) -> FromMetadata:
-    """Return what the metadata log says that was named, or is in the log dirs that the command works on."""
+    """Return the layer from the metadata log that was named, or that is in the log dirs of the command."""
     named = path_in([*layers, static], "metadata_log")
     log_dirs = split_list(str(static["log_dirs"].value)) if "log_dirs" in static else ()
     there = tuple(places) or log_dirs
@@ -120,7 +120,7 @@ def metadata_layer(directory: Path, places: Iterable[str | Path], static: Layer,
 
 
 def contradiction(layers: Iterable[Layer], below: Layer) -> str | None:
-    """Return what to say where the expiration in ``layers``, which rank above, is not that of the layer ``below``."""
+    """Return a warning if the expiration in ``layers`` differs from that of the layer ``below``."""
     given = next((layer[SETTING] for layer in layers if SETTING in layer), None)
     there = below.get(SETTING)
     if given is None or there is None or str(there.value) == str(given.value):

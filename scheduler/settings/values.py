@@ -78,7 +78,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(value: int) -> str:
-    """Return ``value`` as ``parse_size`` reads it, in the largest unit that it is a whole number of."""
+    """Return ``value`` in the form of ``parse_size``, in the largest unit that divides it."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if value % _SIZE_UNITS[unit.lower()] == 0:
             return f"{value // _SIZE_UNITS[unit.lower()]}{unit}"

@@ -212,7 +212,7 @@ class Metrics(Series):
         self.watch(watched)
 
     def watch(self, watched: Watched) -> None:
-        """Take what the configuration says now: what is new has series, what is gone has none."""
+        """Apply a changed configuration: add the series of new sources and schedules, remove those of old ones."""
         with self._guard:
             before, self.watched = self.watched, watched
             for gone in set(before.sources) - set(watched.sources):

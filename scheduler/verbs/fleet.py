@@ -114,7 +114,7 @@ class FleetView(View["Reported[TopicAnswer | FleetStatus]"]):
 
     @property
     def exit_code(self) -> int:
-        """What the verdict calls for; where there is none, the error does that ended the run."""
+        """The exit code of the verdict; 0 without one, since an error then has its own."""
         codes = {Verdict.BLOCKED: MISSING_FOUND, Verdict.UNKNOWN: ClusterError.exit_code}
         return OK if self._verdict is None else codes.get(self._verdict, OK)
 

@@ -86,7 +86,7 @@ class Found(Result):
 
 
 def run(request: GcRequest, context: Context) -> Iterator[Found | Reported[int] | Unread]:
-    """Yield how much is not old enough, then what runs or brokers have left and is, deleting it if that is asked for.
+    """Yield how much garbage is too young, then the garbage of runs or brokers, deleted if that is asked for.
 
     Raises:
         UsageError: a run at work could not be distinguished from one that was killed.

@@ -47,7 +47,7 @@ class PlanRequest(Request):
 
 
 def run(request: PlanRequest, context: Context) -> Iterator[Unread | Reported[Planned] | Rebuilt]:
-    """Return what would be made of each partition, or what the snapshots there are worth; write the plan where asked.
+    """Return the plan of each partition, or the proof of its existing snapshots; save the plan if that is asked for.
 
     Raises:
         UsageError, LogDirError: a source is not what it should be.

@@ -90,7 +90,7 @@ def _warnings(replayed: Replayed) -> Iterator[str]:
 
 
 def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
-    """Yield what the files that are there must be replaced as, where they are wrong."""
+    """Yield the kinds of replacement that wrong existing files need."""
     if rebuilt.wrong_indexes:
         yield Replace.TXNINDEX
     inventory = rebuilt.replayed.planned.selected.inventory
@@ -113,7 +113,7 @@ class LeftOutRow(TypedDict):
 
 
 class _BoundaryFacts(TypedDict):
-    """What is known of one boundary, by a replay or by an earlier run: it was not made again then."""
+    """The facts of one boundary, from a replay or from the cache of an earlier run."""
 
     offset: int
     outcome: Annotated[str, lambda boundary: str(getattr(boundary, "outcome", "unchanged"))]

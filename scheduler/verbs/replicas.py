@@ -262,7 +262,7 @@ class LostProducerRow(TypedDict):
 
 
 def _number(loss: Loss) -> Callable[[ReplicaFinding], int]:
-    """Return what counts the producers of which a replica has lost this."""
+    """Return a function that counts the producers with this kind of loss."""
     return lambda finding: sum(loss in lost.losses for lost in finding.lost)
 
 

@@ -248,7 +248,7 @@ def _with_log_dir(named: Mapping[Path, Path], result: Result) -> Result:
 
 
 def _may_be_made(log_dir: Path, request: Order) -> bool:
-    """Whether the directory is not there, and has a place that is: outside of what is restored."""
+    """Whether the log dir can be created: its parent exists, and is not inside the store that is restored."""
     parent, store = log_dir.absolute().parent, local_path(request.scope.sources[0])
     if log_dir.exists() or request.is_of_new_cluster or not is_directory(parent):
         return False

@@ -82,7 +82,7 @@ def missing_id_warning(topics: Sequence[str]) -> Iterator[str]:
 
 
 def warnings_of(restoration: Restoration, target: Target) -> Iterator[str]:
-    """Yield what to do about each transaction that is open at the end; another cluster's state says nothing of it."""
+    """Yield a warning for each transaction that is open at the end of the restored log, with what to do."""
     producer_ids = [entry.producer_id for entry in restoration.open_transactions]
     states = known_states(target.path, producer_ids) if target.is_of_cluster_of(restoration) else TransactionStates()
     for entry in restoration.open_transactions:

@@ -175,7 +175,7 @@ def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) 
 
 
 def _hidden(store: ObjectStore, listing: Listing) -> Iterator[str]:
-    """Yield the keys of manifests that the store did not list beside the objects that it did."""
+    """Yield the keys of manifests that exist, although the store did not list them beside their objects."""
     for key in sorted(listing.sizes.keys() - listing.manifests.keys()):
         with suppress(ObjectNotFoundError):
             found = store.head(key)

@@ -125,7 +125,7 @@ def run(request: TierRequest, context: Context) -> Results[Result]:
 
 
 def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Result]:
-    """Yield the results that come of what the work reports, and notify the observer of it."""
+    """Yield the results for one report of the work, and notify the observer."""
     match row:
         case Left():
             is_any = any(order.left.candidates.segments for order in row.orders)

@@ -116,7 +116,7 @@ class VerifyRequest(Request):
 
 
 def run(request: VerifyRequest, context: Context) -> Results[Result]:
-    """Return what the snapshots of log dirs, or a store, are worth; raises as what it does raises."""
+    """Return the verdicts on the snapshots of log dirs, or on a store; raises as ``_of_log_dirs`` or ``_of_store``."""
     return _of_log_dirs(request, context) if request.store is None else _of_store(request, request.store, context)
 
 

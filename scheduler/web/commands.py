@@ -115,7 +115,7 @@ class Shell:
         return [Command("carry it out in a shell", carry_out), Command("make it again in a shell", again)]
 
     def partition(self, seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
-        """Return what can be asked for one partition, or done about it."""
+        """Return the commands for one partition: to scan, plan, rebuild and install."""
         place = seen.row["path"]
         return [
             *installs(seen, repairs),

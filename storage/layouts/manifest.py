@@ -307,7 +307,7 @@ def origin_record(origin: SnapshotOrigin) -> dict[str, Any]:
 
 
 def origin_from(record: Mapping[str, Any]) -> SnapshotOrigin:
-    """Return the snapshot origin of ``record``, which has the form that ``origin_record`` gives it.
+    """Return the snapshot origin in ``record``, in the form of ``origin_record``.
 
     Raises:
         ValueError: a field is missing, or has an unknown value.

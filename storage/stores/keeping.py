@@ -56,7 +56,7 @@ class Kept:
 
 
 def keeping(store: ObjectStore, kept: Kept) -> ObjectStore:
-    """Return ``store`` as a run reads it that keeps what is ``kept``; objects of files are not."""
+    """Return ``store`` with reads that use and fill ``kept``; a directory's files are not kept."""
     listed = FolderStore(store, kept.folders) if kept.folders else store
     return KeepingStore(listed, kept) if isinstance(listed, OpeningStore) else listed
 
@@ -95,7 +95,7 @@ class KeepingStore:
 
     @contextmanager
     def open(self, key: str, start: int = 0, end: int | None = None) -> Iterator[Iterator[bytes]]:
-        """Stream the object; see ``ObjectStore.open``. One of which few bytes are wanted is kept if it is small."""
+        """Stream the object; see ``ObjectStore.open``. A small object is kept if its first bytes are read."""
         found = self._small(key) if end is not None and end <= MOST_BYTES and not start else None
         if found is not None:
             yield iter(filter(None, (found[:end],)))

@@ -178,7 +178,7 @@ def deletion(store: ObjectStore) -> Condition:
 
 
 def _listed_etag(store: ObjectStore, key: str) -> str:
-    """Return the etag of an object as its listing has it, which is what is deleted by."""
+    """Return the etag of an object in a listing, with which deletions are made conditional."""
     return next((info.etag for info in store.list(key) if info.key == key), "")
 
 

@@ -229,7 +229,7 @@ class ReplicaCheck:
         return [replica for replica in watched if replica.is_open]
 
     def _settle(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
-        """Query again until it is known what is lost, and what was only late."""
+        """Query again until each loss is confirmed, or the replica has caught up."""
         if not watched:
             return
         times = self.brokers.times()

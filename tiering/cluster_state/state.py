@@ -185,7 +185,7 @@ def merge_documents(states: Sequence[ClusterState]) -> ClusterState:
 
 
 def _newest_metadata(known: Sequence[ClusterMetadata]) -> ClusterMetadata | None:
-    """Return the metadata of the one that knows most, with the credentials that others have of its users."""
+    """Return the newest metadata, with the credentials of its users that only other nodes have."""
     by_age = sorted(known, key=lambda one: (one.offset, -one.secrets_left_out))
     if not by_age:
         return None
@@ -347,9 +347,9 @@ _READ_ATTEMPTS: Final = 5
 def read_cluster_state(
     log_dirs: Sequence[Path], metadata_log: Path | None, *, taken_ms: int, is_secret: Callable[[str], bool] | None
 ) -> tuple[ClusterState, tuple[ResnapError, ...]]:
-    """Return the state of the cluster that ``log_dirs`` are of, as far as their node knows it, and what is not read.
+    """Return the cluster's state as the node of ``log_dirs`` knows it, and the errors of what was not read.
 
-    The latter is of partitions of ``__consumer_offsets``, whose groups are missing in the state. ``is_secret`` says
+    The errors are of partitions of ``__consumer_offsets``, whose groups are missing in the state. ``is_secret`` says
     which settings are left out (``metadata_of``).
 
     Raises:

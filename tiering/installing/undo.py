@@ -269,7 +269,7 @@ class Undo:
         return len(steps)
 
     def _judge(self, change: FileChange) -> bool:
-        """Return whether the file is the installed one, and so must be undone; it may also be the old one."""
+        """Return whether the change must be undone: the file is the installed one, and not the old one already."""
         path = self.log_dir / change.place
         found = digest_of_file(path)
         as_before = found == (change.old.digest if change.old else None)

@@ -70,7 +70,7 @@ class BrokerBlockers:
 
     @property
     def decisive(self) -> Refusal | None:
-        """The first segment that is known to stop it; else the first that could not be read."""
+        """The first refusal that is known to stop tiering; else that of the first unreadable segment."""
         return next((refusal for refusal in self.found if refusal.reason is not Reason.UNREADABLE), self.stop)
 
 
@@ -92,7 +92,7 @@ def broker_blockers(
     remote_end_offset: int | None = None,
     in_files: Iterable[Refusal] = (),
 ) -> BrokerBlockers:
-    """Return where a stock broker's own tiering stops for good, and which segments it ships that cannot be loaded.
+    """Return the segments at which a stock broker's tiering stops for good, and those it ships but cannot load.
 
     It checks only segments that a broker would copy, above the log start and what is tiered already: the high watermark
     will pass them all, but a transaction above it may be open without hanging.

@@ -110,7 +110,7 @@ def parse_key(key: str) -> AivenKey | None:
 
 
 def parse_own_key(key: str) -> AivenKey:
-    """Return the parts of ``key``, which is known to be one of this layout."""
+    """Return the parts of ``key``, which must be a key of this layout."""
     found = parse_key(key)
     if found is None:
         raise AssertionError(f"{key} is not a key of a manifest")

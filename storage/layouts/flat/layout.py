@@ -246,7 +246,7 @@ class Flat:
         return None
 
     def deletion_of(self, key: str) -> Deletion | None:
-        """Return how an object is deleted: a manifest beside it may name it, and none may name it later."""
+        """Return how to delete an object of a segment, so that no manifest names it, now or later."""
         place = keys.parse_key(key)
         if place is None:
             return None

@@ -114,7 +114,7 @@ class OpenTransaction:
         return self.owner is not None and bool(steps) and _identity(steps[-1]) == _identity(self.owner)
 
     def _ends(self) -> Iterator[TransactionMetadata]:
-        """Yield the ends of transactions with the partition that were decided, but not one whose markers are due."""
+        """Yield the decided ends of transactions in the partition, without the last one if its markers are due."""
         steps = self.history.steps
         if self._is_history_current and steps[-1].state in PREPARED:
             steps = steps[:-1]
