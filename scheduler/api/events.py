@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from resnap.scheduler.api.problem_kinds import TooManyStreamsError
+from resnap.scheduler.api.problems import TooManyStreamsError
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import RunState
 from resnap.storage.words import instant

@@ -8,8 +8,7 @@ from fastapi import APIRouter, Query
 
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import Paging, TaggedRoute
-from resnap.scheduler.api.problem_kinds import NotFoundError
-from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.problems import NotFoundError, problems
 from resnap.scheduler.api.responses import FleetAnswer
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetStatus, FleetTopicRow
 from resnap.scheduler.output.answer import fault_rows_if

@@ -15,8 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
 from resnap.scheduler.access.roles import ANONYMOUS
-from resnap.scheduler.api.problem_kinds import INTERNAL, BodyTooLargeError, InvalidRequestError, NotJsonError
-from resnap.scheduler.api.problems import error_response
+from resnap.scheduler.api.problems import INTERNAL, BodyTooLargeError, InvalidRequestError, NotJsonError, error_response
 from resnap.scheduler.api.request_context import SAFE_METHODS, RequestContext, address_in, context_in, route_in
 from resnap.storage.errors import ResnapError
 

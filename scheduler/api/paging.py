@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 from fastapi import Depends, Query, Request, Response
 from fastapi.routing import APIRoute
 
-from resnap.scheduler.api.problem_kinds import InvalidRequestError
+from resnap.scheduler.api.problems import InvalidRequestError
 
 T = TypeVar("T")
 PAGE: Final = 50

@@ -7,8 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from resnap.scheduler.access.roles import Principal
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Limit, Paging, TaggedRoute
-from resnap.scheduler.api.problem_kinds import ConflictError, NotFoundError
-from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.problems import ConflictError, NotFoundError, problems
 from resnap.scheduler.api.responses import (
     BoundariesAnswer,
     BoundaryAnswer,

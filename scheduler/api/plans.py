@@ -8,11 +8,10 @@ from fastapi import APIRouter, Path, Request, Response
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
 from resnap.scheduler.api.bodies import PlanBody, PlannedRunBody, asked_by
 from resnap.scheduler.api.paging import Paging, TaggedRoute
-from resnap.scheduler.api.problem_kinds import NotFoundError
-from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.problems import NotFoundError, problems
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer, RunAnswer
-from resnap.scheduler.api.submitting import TAKEN, Submitting, quota_items
+from resnap.scheduler.api.runs import TAKEN, Submitting, quota_items
 from resnap.scheduler.runs.plans import KeptPlan
 from resnap.scheduler.service.services import Services
 

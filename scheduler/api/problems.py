@@ -3,12 +3,15 @@
 ``instance`` is the request's id, which is in the log as well. No problem contains a secret, or the message of a bug.
 Routes name the problems they may answer with by ``responses=problems("not-found", ...)``; what every route may answer
 is added to the description by ``openapi.describe``. ``/v1/problems`` says what the types of problems stand for.
+
+``KINDS`` is the one table from our errors to a status and a stable code. A released code keeps its meaning;
+``docs/api.md`` lists them all. A route that needs another one adds an error class here, with its row.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
@@ -16,29 +19,221 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from resnap.scheduler.access.roles import UnauthenticatedError
-from resnap.scheduler.api.problem_kinds import (
-    BY_CODE,
-    INTERNAL,
-    PROBLEMS_PATH,
-    BodyTooLargeError,
-    HttpError,
-    InvalidRequestError,
-    Kind,
-    MethodNotAllowedError,
-    NotFoundError,
-    OtherHttpError,
-    kind_of,
-)
+from resnap.scheduler.access import roles as access
 from resnap.scheduler.api.request_context import context_in
+from resnap.scheduler.runs.partition_details import NoSnapshotError
+from resnap.scheduler.runs.worker import RETRY_AFTER_S, QueueFullError
 from resnap.scheduler.settings.redaction import redact
+from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import logger
-from resnap.storage.errors import ResnapError
+from resnap.storage import errors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
     from fastapi import Response
+
+PROBLEMS_PATH: Final = "/v1/problems"
+
+
+class HttpError(errors.ResnapError):
+    """What only a request can get wrong; ``headers`` go with the answer."""
+
+    def __init__(self, message: str, *, hint: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.headers = dict(headers or {})
+
+
+class NotFoundError(HttpError):
+    """Nothing of this name or id."""
+
+
+class MethodNotAllowedError(HttpError):
+    """The path is known, but not with this method."""
+
+
+class InvalidRequestError(HttpError):
+    """Parameters or the body are not of the form that was described."""
+
+
+class NotJsonError(HttpError):
+    """The body is of another type than JSON."""
+
+
+class BodyTooLargeError(HttpError):
+    """The body is too large."""
+
+
+class ConflictError(HttpError):
+    """The request does not fit the current state."""
+
+
+class KeyReusedError(HttpError):
+    """An idempotency key came again, with another request."""
+
+
+class PreconditionError(HttpError):
+    """The condition of ``If-Match`` is not met."""
+
+
+class TooManyStreamsError(HttpError):
+    """Too many event streams are open."""
+
+
+class OtherHttpError(HttpError):
+    """What a server refuses by itself, such as a request that is not HTTP."""
+
+
+class Kind(NamedTuple):
+    """A kind of problem, which has the same status, code and title each time."""
+
+    code: str
+    status: int
+    title: str
+    hint: str
+    """The next step, where the error itself names none."""
+    retry_after_s: int | None = None
+    """When to try again, where the error itself does not know."""
+
+    @property
+    def type(self) -> str:
+        """Address of its description, relative to the service."""
+        return f"{PROBLEMS_PATH}/{self.code}"
+
+
+_WAIT = "try again after the time in Retry-After"
+
+INTERNAL: Final = Kind(
+    "internal-error", 500, "The service failed", "this is a bug: report it, with the log entries of the id in instance"
+)
+KINDS: Final[Mapping[type[Exception], Kind]] = {
+    errors.UsageError: Kind(
+        "unusable-request", 400, "The request cannot be carried out", "read detail, and change the request"
+    ),
+    OtherHttpError: Kind("bad-request", 400, "The request is not valid HTTP", "read detail, and change the request"),
+    access.UnauthenticatedError: Kind(
+        "unauthenticated", 401, "A valid token is needed",
+        "send one as a bearer token in the header Authorization; `resnap token create` makes it",
+    ),
+    access.ForbiddenError: Kind(
+        "forbidden", 403, "The role does not permit this",
+        "use a token with a sufficient role; `resnap token create --role` makes one",
+    ),
+    access.PlaceForbiddenError: Kind(
+        "place-not-allowed", 403, "This path or URL may not be named in requests",
+        "name a place that the configuration allows, or add this one to the configuration",
+    ),
+    access.CrossSiteError: Kind(
+        "cross-site", 403, "A page of another origin made the request",
+        "make requests from a program, or from the service's own page",
+    ),
+    NotFoundError: Kind("not-found", 404, "Not found", "list the existing ones, and use an id from there"),
+    NoSnapshotError: Kind(
+        "no-snapshot", 404, "There is no snapshot at this offset",
+        "list the boundaries of the partition; a replay makes what is missing",
+    ),
+    errors.FileGoneError: Kind(
+        "file-gone", 404, "A file is no longer there",
+        "list again: the broker has deleted it since it was listed",
+    ),
+    errors.ObjectNotFoundError: Kind(
+        "object-not-found", 404, "The store has no such object", "list what the store holds"
+    ),
+    MethodNotAllowedError: Kind(
+        "method-not-allowed", 405, "The path does not support this method", "use a method that the header Allow names"
+    ),
+    ConflictError: Kind(
+        "conflict", 409, "The current state does not permit this", "read it again to see its current state"
+    ),
+    KeyReusedError: Kind(
+        "idempotency-key-reused", 409, "The idempotency key was used for another request",
+        "send the same request again, or this one with a new key",
+    ),
+    errors.LockedError: Kind(
+        "locked", 409, "Another process is doing the same work", "wait until it has ended, or cancel it"
+    ),
+    errors.LogDirInUseError: Kind(
+        "log-dir-in-use", 409, "The lock of the log dir is held", "stop the broker, or wait for the other run"
+    ),
+    errors.ObjectExistsError: Kind(
+        "object-exists", 409, "The store has such an object already", "read the existing object: it was not changed"
+    ),
+    errors.ObjectChangedError: Kind("object-changed", 409, "An object was replaced while it was read", "try again"),
+    errors.StalePlanError: Kind(
+        "stale-plan", 412, "What the plan depends on has changed", "make a new plan, and run that"
+    ),
+    PreconditionError: Kind(
+        "precondition-failed", 412, "The version differs from If-Match",
+        "read it again, and decide by its current version",
+    ),
+    BodyTooLargeError: Kind("body-too-large", 413, "The body is too large", "split the request"),
+    NotJsonError: Kind("not-json", 415, "The body is not JSON", "send it with Content-Type: application/json"),
+    access.UnknownHostError: Kind(
+        "unknown-host", 421, "The service does not accept this host name",
+        "use the address it listens on, or add the name to allow-hosts",
+    ),
+    InvalidRequestError: Kind(
+        "invalid-request", 422, "The request does not match its description",
+        "errors lists each wrong part; /openapi.json has the description",
+    ),
+    errors.DataError: Kind(
+        "unusable-data", 422, "The data is damaged, or not Kafka's",
+        "take the file from another replica; one that resnap wrote may be deleted, and is made again",
+    ),
+    access.TooManyFailuresError: Kind("too-many-failures", 429, "Too many wrong tokens from this address", _WAIT, 6),
+    access.QuotaExceededError: Kind("quota-exceeded", 429, "More producer ids than the caller's quota allows", _WAIT),
+    QueueFullError: Kind("queue-full", 429, "The queue of runs is full", _WAIT, RETRY_AFTER_S),
+    Exception: INTERNAL,
+    errors.ConfigurationError: Kind(
+        "misconfigured", 500, "The service is configured wrongly", "correct the configuration"
+    ),
+    errors.ResnapError: Kind("failed", 500, "The request failed", "read detail; the log has more under instance"),
+    errors.LostProducerStateError: Kind(
+        "lost-producer-state", 502, "A replica lacks producer state that another one has",
+        "keep it from leading until it is repaired",
+    ),
+    errors.ClusterError: Kind(
+        "cluster-failed", 502, "The brokers refused, or do not answer", "read detail; see their logs"
+    ),
+    errors.StoreError: Kind("store-failed", 502, "The store refused or failed", "read detail; `resnap doctor` probes"),
+    errors.StoreAccessError: Kind(
+        "store-denied", 502, "The store denies access",
+        "check credentials, permissions and bucket; `resnap doctor URL` probes them",
+    ),
+    errors.VerificationError: Kind(
+        "verification-failed", 502, "What was read back differs from what was written",
+        "do not use it; check the store, then run again",
+    ),
+    errors.LogDirError: Kind(
+        "log-dir-unusable", 503, "A log dir cannot be read or written",
+        "check that it is mounted, and its permissions", 30,
+    ),
+    errors.LimitError: Kind(
+        "limit-met", 503, "The service has run out of files, threads or memory",
+        "raise the limit that detail names, then start the service again", 30,
+    ),
+    errors.CancelledError: Kind("cancelled", 503, "The work was cancelled", _WAIT, 10),
+    TooManyStreamsError: Kind(
+        "too-many-streams", 503, "Too many event streams are open",
+        "close some, or poll the run instead", 10,
+    ),
+    StateError: Kind(
+        "state-unusable", 503, "The service's own file cannot be read or written",
+        "check free space and permissions of the state directory", 10,
+    ),
+    errors.StoreUnavailableError: Kind("store-unavailable", 503, "The store does not answer", _WAIT, 10),
+    errors.UploadGoneError: Kind("upload-gone", 503, "The store lost an unfinished upload", _WAIT, 10),
+    errors.StoreFullError: Kind("store-full", 507, "The store has no room left", "free space, or raise the quota"),
+}  # fmt: skip
+"""By class of error; the nearest base class counts. In the order of their statuses."""
+
+BY_CODE: Final = {kind.code: kind for kind in KINDS.values()}
+
+
+def kind_of(error: BaseException) -> Kind:
+    """Return the kind of an error: that of its class, or of the nearest class above."""
+    return next((KINDS[base] for base in type(error).__mro__ if base in KINDS), INTERNAL)
+
 
 MEDIA_TYPE: Final = "application/problem+json"
 _LONGEST: Final = 2000
@@ -87,7 +282,9 @@ def error_response(scope: MutableMapping[str, Any], error: BaseException) -> Res
 def problem_response(error: BaseException, request_id: str) -> JSONResponse:
     """Return the response where ``error`` ended a request."""
     error, kind = _ours(error), problem_kind(error)
-    detail = str(error) if isinstance(error, ResnapError) else "the log has the details, under the id in instance"
+    detail = (
+        str(error) if isinstance(error, errors.ResnapError) else "the log has the details, under the id in instance"
+    )
     body: dict[str, object] = {
         "type": kind.type,
         "title": kind.title,
@@ -168,7 +365,7 @@ def _without_secrets(text: str) -> str:
 
 def _headers(error: BaseException, kind: Kind) -> dict[str, str]:
     headers = dict(getattr(error, "headers", None) or {})
-    if isinstance(error, UnauthenticatedError):
+    if isinstance(error, access.UnauthenticatedError):
         headers["WWW-Authenticate"] = 'Bearer realm="resnap"'
     wait_s = getattr(error, "retry_after_s", None) or kind.retry_after_s
     if wait_s is not None:

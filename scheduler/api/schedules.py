@@ -6,10 +6,9 @@ from fastapi import APIRouter, Path
 
 from resnap.scheduler.api.auth import Admin, Serving, Viewer
 from resnap.scheduler.api.paging import TaggedRoute
-from resnap.scheduler.api.problem_kinds import NotFoundError
-from resnap.scheduler.api.problems import problems
+from resnap.scheduler.api.problems import NotFoundError, problems
 from resnap.scheduler.api.responses import RunAnswer, ScheduleAnswer, SchedulesAnswer
-from resnap.scheduler.api.submitting import TAKEN, Submitting
+from resnap.scheduler.api.runs import TAKEN, Submitting
 from resnap.scheduler.service.schedules import ScheduleView, origin_of
 from resnap.scheduler.service.services import Services
 

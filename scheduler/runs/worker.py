@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.scheduler.job.contract import verb_of
-from resnap.scheduler.runs.reporting import RunReport, public_error
+from resnap.scheduler.runs.execution import RunReport, public_error
 from resnap.scheduler.runs.run import OTHER_FAILURES, ReportedError, Run, RunEnd, RunState
 from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import bound

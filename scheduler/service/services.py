@@ -16,12 +16,11 @@ from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.fleet.status import FleetWatch
 from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
-from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution
+from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution, public_error
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.observation import Observation
 from resnap.scheduler.runs.partition_details import PartitionDetails
 from resnap.scheduler.runs.plans import Plans
-from resnap.scheduler.runs.reporting import public_error
 from resnap.scheduler.runs.run import BY_API, FINAL, Ids, RunEnd, RunRequest, RunState
 from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.runs.worker import Worker

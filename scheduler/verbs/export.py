@@ -12,7 +12,6 @@ from resnap.scheduler.cli.flags import CLUSTER, METADATA, S3, SERVER, WRITE
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.settings.values import is_secret_name
-from resnap.scheduler.verbs.restored_state import share_groups
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.stores.urls import is_store_url, open_store
 from resnap.storage.words import human_bytes, instant, some
@@ -163,7 +162,7 @@ class ExportView(View["Reported[Exported]"]):
             how = "`resnap export --credentials` reads them in log dirs" if is_asked else "--credentials"
             yield f"Left out: {some(state.metadata.secrets_left_out, 'secret')} ({how})."
         if state.share_groups:
-            yield f"Left out: {share_groups(state)}."
+            yield f"Left out: {state.share_group_text}."
         if self._dry_run:
             yield "Next: the same command without --dry-run."
         else:

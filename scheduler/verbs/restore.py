@@ -19,7 +19,13 @@ from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import incomplete_warning
 from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.verbs.new_cluster import Beginning, begin_cluster, check_beginning, low_producer_ids
+from resnap.scheduler.verbs.new_cluster import (
+    Beginning,
+    begin_cluster,
+    check_beginning,
+    exported_state,
+    low_producer_ids,
+)
 from resnap.scheduler.verbs.restored_partition import (
     RestoredPartition,
     RestoreView,
@@ -29,7 +35,6 @@ from resnap.scheduler.verbs.restored_partition import (
     restoring_copier,
     warnings_of,
 )
-from resnap.scheduler.verbs.restored_state import exported_state
 from resnap.storage.disk import Disk, is_directory
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.layouts.protocol import Tiered

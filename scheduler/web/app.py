@@ -19,8 +19,7 @@ from resnap.scheduler.api.auth import identified_if_known
 from resnap.scheduler.api.events import EventFeeds
 from resnap.scheduler.api.middleware import LOGIN_PATH, audit_changes, count_requests, refuse_unroutable, with_headers
 from resnap.scheduler.api.openapi import describe, operation_id
-from resnap.scheduler.api.problem_kinds import KINDS, InvalidRequestError, MethodNotAllowedError
-from resnap.scheduler.api.problems import error_response
+from resnap.scheduler.api.problems import KINDS, InvalidRequestError, MethodNotAllowedError, error_response
 from resnap.scheduler.settings.values import did_you_mean
 from resnap.scheduler.web import administration, login, overview, producers, rendering
 from resnap.scheduler.web import partitions as partition_pages

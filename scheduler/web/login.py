@@ -20,7 +20,7 @@ from resnap.scheduler.access.roles import AccessError, Principal, TooManyFailure
 from resnap.scheduler.access.tokens import SESSION_S
 from resnap.scheduler.api.auth import SESSION_COOKIE, access_of
 from resnap.scheduler.api.middleware import LOGIN_PATH, LOGOUT_PATH
-from resnap.scheduler.api.problem_kinds import kind_of
+from resnap.scheduler.api.problems import kind_of
 from resnap.scheduler.api.request_context import address_in, context_in
 from resnap.scheduler.web.rendering import render
 

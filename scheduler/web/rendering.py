@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from resnap.scheduler.api.problem_kinds import NotFoundError
+from resnap.scheduler.api.problems import NotFoundError
 from resnap.scheduler.output.answer import MOST_NAMED
 from resnap.scheduler.web import words
 from resnap.storage.words import human_bytes, human_duration, instant, some, span

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Response
 from resnap.scheduler.api.bodies import PlanBody
 from resnap.scheduler.api.paging import Paging, encode_cursor
 from resnap.scheduler.api.plans import PlanId, found_plan
-from resnap.scheduler.api.problem_kinds import NotFoundError
+from resnap.scheduler.api.problems import NotFoundError
 from resnap.scheduler.api.runs import RunId
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.registry import KINDS

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.scheduler.cli.failures import Failures
-from resnap.scheduler.runs.reporting import public_error
+from resnap.scheduler.runs.execution import public_error
 from resnap.storage.errors import LimitError, fault_of_machine
 from tests.scheduler.installed import copied
 from tests.scheduler.read_faults import quietly

@@ -46,6 +46,7 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.schema import message_json, schema_of
 from resnap.storage.messages.wire import Octets
 from resnap.storage.stores.protocol import key_part
+from resnap.storage.words import first_of, some
 from resnap.tiering.cluster_state.group_offsets import (
     OFFSETS_TOPIC,
     CommittedOffset,
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
 _R = TypeVar("_R")
 VERSION: Final = 1
 _CHECKSUM: Final = "crc32c"
+_MOST_NAMED: Final = 3
 _OLDER: Final = "name an older one with --cluster-state; `resnap export` makes a new one, while the cluster is there"
 RELIED_ON: Final = (
     TopicRecord, RemoveTopicRecord, PartitionRecord, ConfigRecord, ClientQuotaRecord, AccessControlEntryRecord,
@@ -135,6 +137,12 @@ class ClusterState:
     def share_groups(self) -> tuple[str, ...]:
         """The share groups, whose offsets are not kept."""
         return tuple(sorted(group for partition in self.offsets for group in partition.share_groups))
+
+    @property
+    def share_group_text(self) -> str:
+        """In words, what is not kept of share groups, and of which."""
+        groups = self.share_groups
+        return f"the offsets of {some(len(groups), 'share group')} ({first_of(groups, _MOST_NAMED)})"
 
 
 def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -> ClusterMetadata:

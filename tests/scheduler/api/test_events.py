@@ -10,7 +10,7 @@ import pytest
 
 from resnap.scheduler.api import events
 from resnap.scheduler.api.events import AT_ONCE, TAIL_EVENTS, EventFeeds, Message
-from resnap.scheduler.api.problem_kinds import TooManyStreamsError
+from resnap.scheduler.api.problems import TooManyStreamsError
 from resnap.scheduler.runs.run import Run, RunEnd, RunEvent, RunRequest, RunState
 from tests.scheduler.api.whole import Whole, whole
 from tests.scheduler.scenes import SET, one_partition

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.runs.configuration import Configuration
-from resnap.scheduler.runs.reporting import public_error
+from resnap.scheduler.runs.execution import public_error
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.state.database import Database
 from resnap.scheduler.web.app import create_app

@@ -18,8 +18,7 @@ from pydantic import BaseModel, Field
 
 from resnap.scheduler.access import roles as access_errors
 from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
-from resnap.scheduler.api.problem_kinds import BY_CODE, KINDS, HttpError, NotFoundError, kind_of
-from resnap.scheduler.api.problems import MEDIA_TYPE, problems
+from resnap.scheduler.api.problems import BY_CODE, KINDS, MEDIA_TYPE, HttpError, NotFoundError, kind_of, problems
 from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import set_up
 from resnap.storage import errors
@@ -224,7 +223,7 @@ def test_codes_are_distinguished() -> None:
     ],
 )
 def test_no_error_of_ours_is_reported_as_a_mere_failure(error: type[ResnapError]) -> None:
-    assert kind_of(error.__new__(error)).code not in {"failed", "internal-error"}, "give it a row in problem_kinds.py"
+    assert kind_of(error.__new__(error)).code not in {"failed", "internal-error"}, "give it a row in problems.py"
 
 
 def test_the_nearest_class_counts() -> None:

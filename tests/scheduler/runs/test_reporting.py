@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.runs.reporting import MOST_ERRORS, RunReport
+from resnap.scheduler.runs.execution import MOST_ERRORS, RunReport
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunRequest, RunState
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import CancelledError, DataError

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.execution import RunReport
     from resnap.scheduler.runs.run import Row
 
 

@@ -14,7 +14,7 @@ from resnap.scheduler.state.database import Database
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.execution import RunReport
     from resnap.scheduler.runs.run import Run, RunEnd
 
 

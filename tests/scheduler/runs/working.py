@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from resnap.scheduler.runs.reporting import RunReport
+    from resnap.scheduler.runs.execution import RunReport
     from resnap.scheduler.runs.run import Row, Run, RunEnd
 
 PATIENCE_S: Final = 60
