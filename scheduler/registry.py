@@ -14,223 +14,200 @@ the keys of the JSON, what each shows, and its column (``scheduler.output.record
 - schedules: what they may give to it (``runs.configuration``); the lane in which it waits (``runs.worker``);
 - its page, its metrics, and its lines in ``docs/reference.md`` (``python -m tests.reference``).
 
-Where a file declares several, its rows name them, as ``module:NAME``. Commands that print settings or talk to the
-service's file are functions with ``@with_settings(...)``, whose docstring is their help; they are named likewise.
+Where a file declares several, or is called otherwise than the command, rows say so. Commands that print settings or
+talk to the service's file are functions with ``@with_settings(...)``, whose docstring is their help; their rows name
+them.
 """
 
-from typing import Final, NamedTuple
+from importlib import import_module
+from typing import Any, Final, NamedTuple
 
 
 class CommandRow(NamedTuple):
-    """The location of a command, its one-line summary, and an example.
+    """The one-line summary of a command, an example, and where it is declared.
 
     Attributes:
-        place: the module of a verb, or ``module:NAME`` of a verb or a function.
         kind: what runs of the service are called that do it; None where only the shell may ask for it.
+        place: ``module:NAME`` of a verb or a function, below ``scheduler``, or the module of a verb; where that is not
+            the one of ``verbs`` that has the name of the command.
 
     """
 
-    place: str
     summary: str
     example: str
     kind: str | None = None
+    place: str | None = None
 
 
-_COMMANDS: Final = "resnap.scheduler.commands"
-_VERBS: Final = "resnap.scheduler.verbs"
 COMMANDS: Final[dict[str, CommandRow]] = {
     "check": CommandRow(
-        f"{_VERBS}.check",
         "Say for each topic whether tiering can be turned on.",
         "resnap check /var/lib/kafka --server-properties /etc/kafka/server.properties",
     ),
     "scan": CommandRow(
-        f"{_VERBS}.scan",
         "Show where producer snapshots are missing, and what that blocks.",
         "resnap scan /var/lib/kafka --topic 'payments*'",
         "scan",
     ),
-    "plan": CommandRow(
-        f"{_VERBS}.plan", "Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"
-    ),
+    "plan": CommandRow("Show what a replay would read and make.", "resnap plan /var/lib/kafka --save plan.json"),
     "regenerate": CommandRow(
-        f"{_VERBS}.regenerate",
         "Rebuild producer snapshots into a directory or store.",
         "resnap regenerate /var/lib/kafka --into /srv/staged",
         "regenerate",
     ),
     "tier": CommandRow(
-        f"{_VERBS}.tier",
         "Ship eligible segments with their snapshots to a store.",
         "resnap tier /var/lib/kafka --to s3://tiered/cluster-1 --dry-run",
         "tier",
     ),
     "verify": CommandRow(
-        f"{_VERBS}.verify",
         "Compare snapshots with a replay, or read a store back.",
         "resnap verify s3://tiered/cluster-1 --since 7d",
         "verify",
     ),
-    "repair": CommandRow(
-        f"{_VERBS}.repair",
-        "Replace wrong snapshots in a store.",
-        "resnap repair s3://tiered/cluster-1 --dry-run",
-    ),
+    "repair": CommandRow("Replace wrong snapshots in a store.", "resnap repair s3://tiered/cluster-1 --dry-run"),
     "explain": CommandRow(
-        f"{_VERBS}.explain",
         "Show the batches that made each entry of a snapshot.",
         "resnap explain /var/lib/kafka payments-0 4200 --producer-id 7",
     ),
     "install": CommandRow(
-        f"{_VERBS}.install",
-        "Install snapshots beside the segments of a stopped broker.",
-        "resnap install /srv/staged /var/lib/kafka",
+        "Install snapshots beside the segments of a stopped broker.", "resnap install /srv/staged /var/lib/kafka"
     ),
     "restore": CommandRow(
-        f"{_VERBS}.restore",
         "Restore partition directories from shipped segments.",
         "resnap restore s3://tiered/cluster-1 --into /var/lib/kafka --topic payments",
     ),
     "export": CommandRow(
-        f"{_VERBS}.export",
         "Write groups' offsets, ACLs, quotas and configuration to a store.",
         "resnap export /var/lib/kafka --to s3://tiered/cluster-1 --keep 288",
         "export",
     ),
     "export-cluster": CommandRow(
-        f"{_VERBS}.export:CLUSTER_VERB",
         "Write the same, asked of the running cluster.",
         "resnap export-cluster --bootstrap-server broker-1:9092 --to s3://tiered/cluster-1 --keep 288",
         "export-cluster",
+        place="verbs.export:CLUSTER_VERB",
     ),
     "retain": CommandRow(
-        f"{_VERBS}.retain",
-        "Apply a retention to what was shipped.",
-        "resnap retain s3://tiered/cluster-1 --retention 90d --delete",
+        "Apply a retention to what was shipped.", "resnap retain s3://tiered/cluster-1 --retention 90d --delete"
     ),
     "gc": CommandRow(
-        f"{_VERBS}.gc",
         "Delete what killed runs, or brokers, have left in a store.",
         "resnap gc s3://tiered/cluster-1 --older-than 7d --delete",
     ),
     "inspect": CommandRow(
-        f"{_VERBS}.inspect.file",
         "Show any file of a log dir or a store.",
         "resnap inspect /var/lib/kafka/payments-0/00000000000000004200.snapshot",
+        place="verbs.inspect.file",
     ),
     "doctor": CommandRow(
-        f"{_VERBS}.doctor",
-        "Check what a run needs: Java, log dirs, store, clock.",
-        "resnap doctor /var/lib/kafka s3://tiered/cluster-1",
+        "Check what a run needs: Java, log dirs, store, clock.", "resnap doctor /var/lib/kafka s3://tiered/cluster-1"
     ),
     "version": CommandRow(
-        f"{_COMMANDS}.about:show_version",
         "Print the versions of Resnap and of what it runs on.",
         "resnap version --output json",
+        place="commands.about:show_version",
     ),
     "config show": CommandRow(
-        f"{_COMMANDS}.about:show_config",
         "Print every setting, its value and its origin.",
         "resnap config show --config /etc/resnap.toml",
+        place="commands.about:show_config",
     ),
     "controller image": CommandRow(
-        f"{_VERBS}.controller:IMAGE",
         "Show the cluster that a metadata log describes.",
         "resnap controller image /var/lib/kafka/__cluster_metadata-0",
+        place="verbs.controller:IMAGE",
     ),
     "controller producer-ids": CommandRow(
-        f"{_VERBS}.controller:PRODUCER_IDS",
         "Show which producer ids were used.",
         "resnap controller producer-ids /var/lib/kafka",
+        place="verbs.controller:PRODUCER_IDS",
     ),
     "controller config": CommandRow(
-        f"{_VERBS}.controller:CONFIG",
         "Show the settings brokers use.",
         "resnap controller config /var/lib/kafka --server-properties /etc/kafka/server.properties",
+        place="verbs.controller:CONFIG",
     ),
     "controller audit": CommandRow(
-        f"{_VERBS}.controller:AUDIT",
         "Check that producer ids were allocated.",
         "resnap controller audit /var/lib/kafka",
+        place="verbs.controller:AUDIT",
     ),
     "remote status": CommandRow(
-        f"{_VERBS}.remote_status",
         "Show what brokers know to be in remote storage.",
         "resnap remote status /var/lib/kafka --store s3://tiered/cluster-1",
     ),
     "replicas": CommandRow(
-        f"{_VERBS}.replicas",
         "Find replicas that lost producer state, on a running cluster.",
         "resnap replicas --bootstrap-server localhost:9092",
         "replicas",
     ),
     "fleet status": CommandRow(
-        f"{_VERBS}.fleet:STATUS",
         "Say for each topic of the cluster whether tiering can be turned on.",
         "resnap fleet status --config /etc/resnap.toml --bootstrap-server localhost:9092",
+        place="verbs.fleet:STATUS",
     ),
     "fleet gate": CommandRow(
-        f"{_VERBS}.fleet:GATE",
         "Say whether a broker may be stopped now.",
         "resnap fleet gate --broker 2 --config /etc/resnap.toml --bootstrap-server localhost:9092",
+        place="verbs.fleet:GATE",
     ),
     "announce": CommandRow(
-        f"{_VERBS}.announce",
         "Make shipped segments visible to brokers.",
         "resnap announce s3://tiered/cluster-1 --bootstrap-server localhost:9092 --publish",
     ),
     "producer census": CommandRow(
-        f"{_VERBS}.census",
         "Count the producers a broker holds, by topic and age.",
         "resnap producer census /var/lib/kafka --under 3600000",
         "census",
+        place="verbs.census",
     ),
     "quota set": CommandRow(
-        f"{_VERBS}.quota:SET", "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"
+        "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice", place="verbs.quota:SET"
     ),
     "quota delete": CommandRow(
-        f"{_VERBS}.quota:DELETE", "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"
+        "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice", place="verbs.quota:DELETE"
     ),
     "quota describe": CommandRow(
-        f"{_VERBS}.quota:DESCRIBE", "Show the quotas that are set, and where.", "resnap quota describe"
+        "Show the quotas that are set, and where.", "resnap quota describe", place="verbs.quota:DESCRIBE"
     ),
     "quota simulate": CommandRow(
-        f"{_VERBS}.quota_simulate:SIMULATE",
         "Show which principals a quota would have throttled.",
         "resnap quota simulate /var/lib/kafka --rate 100",
+        place="verbs.quota_simulate:SIMULATE",
     ),
     "quota advise": CommandRow(
-        f"{_VERBS}.quota_simulate:ADVISE",
         "Find a rate that throttles few principals.",
         "resnap quota advise /var/lib/kafka --share 0.95",
+        place="verbs.quota_simulate:ADVISE",
     ),
     "serve": CommandRow(
-        f"{_COMMANDS}.serve:serve",
         "Run the service: schedules, HTTP API and web page.",
         "resnap serve --config /etc/resnap.toml",
+        place="commands.serve:serve",
     ),
     "runs list": CommandRow(
-        f"{_COMMANDS}.runs:list_runs",
         "List the runs of the service, the newest first.",
         "resnap runs list --state failed",
+        place="commands.runs:list_runs",
     ),
     "runs show": CommandRow(
-        f"{_COMMANDS}.runs:show_run", "Show one run, or what it did.", "resnap runs show 01jz3e8y6t"
+        "Show one run, or what it did.", "resnap runs show 01jz3e8y6t", place="commands.runs:show_run"
     ),
     "token create": CommandRow(
-        f"{_COMMANDS}.token:create_token",
         "Create a token, and show it once.",
         "resnap token create ci --role operator --expires 30d",
+        place="commands.token:create_token",
     ),
     "token list": CommandRow(
-        f"{_COMMANDS}.token:list_tokens", "List all tokens with their roles and states.", "resnap token list"
+        "List all tokens with their roles and states.", "resnap token list", place="commands.token:list_tokens"
     ),
     "token revoke": CommandRow(
-        f"{_COMMANDS}.token:revoke_token",
         "Revoke a token and the sessions that began with it.",
         "resnap token revoke ci",
+        place="commands.token:revoke_token",
     ),
-    "demo": CommandRow(f"{_VERBS}.demo", "Show Resnap at work on a broker's log.", "resnap demo"),
+    "demo": CommandRow("Show Resnap at work on a broker's log.", "resnap demo"),
 }
 """By the words a command is called with, in the order in which ``resnap --help`` lists them."""
 GROUPS: Final = {
@@ -246,3 +223,10 @@ GROUPS: Final = {
 """Summaries of the words that group several commands."""
 KINDS: Final = {row.kind: words for words, row in COMMANDS.items() if row.kind}
 """By the kind of a run: the words of the command that does the same."""
+
+
+def declared_at(words: str) -> Any:  # noqa: ANN401 - a verb, or a function
+    """Return what the command of these words is declared as; its module is imported here."""
+    place = COMMANDS[words].place or f"verbs.{words.replace(' ', '_')}"
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"resnap.scheduler.{module}"), name or "VERB")

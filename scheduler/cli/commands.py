@@ -6,13 +6,12 @@ completion of names stay quick whatever the modules import.
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from resnap.scheduler.registry import COMMANDS, GROUPS
+from resnap.scheduler.registry import COMMANDS, GROUPS, declared_at
 
 
 class CommandGroup(TyperGroup):
@@ -101,8 +100,7 @@ def load_command(words: str) -> Any:  # noqa: ANN401 - of Typer's classes
     if words in GROUPS:
         return CommandGroup(name=words, help=GROUPS[words], rich_markup_mode=None)
     name = words.rsplit(maxsplit=1)[-1]
-    module, _, declared = COMMANDS[words].place.partition(":")
-    command = getattr(import_module(module), declared or "VERB")
+    command = declared_at(words)
     if not callable(command):
         from resnap.scheduler.cli.asking import command_of  # noqa: PLC0415 - loads what only verbs need
 

@@ -21,13 +21,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property, partial
-from importlib import import_module
 from inspect import get_annotations
 from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from resnap.scheduler.registry import COMMANDS, KINDS
+from resnap.scheduler.registry import KINDS, declared_at
 from resnap.storage.errors import UsageError
 
 if TYPE_CHECKING:
@@ -428,7 +427,7 @@ class Verb:
 
 def verb_of(kind: str) -> Verb:
     """Return the verb that runs of this kind do; its module is imported here."""
-    verb: Verb = import_module(COMMANDS[KINDS[kind]].place.partition(":")[0]).VERB
+    verb: Verb = declared_at(KINDS[kind])
     return verb
 
 

@@ -14,6 +14,7 @@ from resnap.scheduler.access.control import AccessControl, Hosts, check_listenin
 from resnap.scheduler.access.tokens import tokens_in
 from resnap.scheduler.disk_reads import DiskReads
 from resnap.scheduler.fleet.status import FleetWatch
+from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import check_still_within_places, of_scanned_sources, within_places
 from resnap.scheduler.runs.execution import UNKNOWN_CLUSTER, Execution, public_error
@@ -319,9 +320,9 @@ def _check(settings: Settings, directory: Path) -> None:
         tokens_in(settings.tokens_file)
     for spec in settings.schedules:
         trigger_of(spec)
-        if spec.run == "replicas" and settings.bootstrap_server is None:
+        if verb_of(spec.run).reads == "cluster" and settings.bootstrap_server is None:
             raise ConfigurationError(
-                f"schedule {spec.name}: replicas asks the running cluster, and none is named",
+                f"schedule {spec.name}: {spec.run} asks the running cluster, and none is named",
                 hint='set bootstrap-server = "HOST:PORT", or leave the schedule out',
             )
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
+from resnap.scheduler.job.contract import verb_of
+from resnap.scheduler.verbs import export
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.controller.metadata.records import ConfigRecord
 from tests.scheduler.exported import (
@@ -135,3 +137,7 @@ def test_a_store_without_such_a_url_is_named_before_anything_is_read_or_asked(co
     ran = command(*of_cluster, "--to", (tmp_path / "store").as_uri())
     assert (ran.code, "cannot connect to 127.0.0.1" in ran.err) == (16, True), ran.err
     assert not (tmp_path / "store").exists()
+
+
+def test_a_schedule_does_what_the_command_of_its_name_does() -> None:
+    assert (verb_of("export"), verb_of("export-cluster")) == (export.VERB, export.CLUSTER_VERB)

@@ -16,7 +16,7 @@ from tests.builders import a_batch
 
 PROJECT: Final = Path(__file__).parents[2]
 ROW: Final = '''
-    "batches": CommandRow(f"{_VERBS}.batches", "Count batches.", "resnap batches /var/lib/kafka", "batches"),
+    "batches": CommandRow("Count batches.", "resnap batches /var/lib/kafka", "batches"),
     "demo"'''
 
 
