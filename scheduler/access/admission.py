@@ -133,7 +133,10 @@ class _Limits:
         except ResnapError as error:
             self._report(f"{error}: the quotas last read from it still apply")
         try:
-            self._read_cluster()
+            if self._cluster is not None:
+                self._cluster.refresh()
+            elif self._metadata_log is not None:
+                self._cluster = MetadataQuotas(self._metadata_log, self._report)
         except ResnapError as error:
             self._report(f"{self._metadata_log}: the quotas cannot be read: {error}")
         found = [Origin(text="file", quotas=self._of_file)]
@@ -147,12 +150,6 @@ class _Limits:
 
     def _report(self, text: str) -> None:
         self._reported.add(text)
-
-    def _read_cluster(self) -> None:
-        if self._cluster is not None:
-            self._cluster.refresh()
-        elif self._metadata_log is not None:
-            self._cluster = MetadataQuotas(self._metadata_log, self._report)
 
 
 def _id_of(thing: str) -> int:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 AuthMode: TypeAlias = Literal["token", "none"]
 _LOOPBACK_NAME: Final = "localhost"
 _AUTHORITY: Final = re.compile(r"(?:\[([0-9a-f.]*:[0-9a-f:.]*)\]|([^\s:/?#@\[\]]+))(?::[0-9]{0,5})?", re.ASCII)
+"""``host:port``, ``[v6]:port``, or either without a port."""
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
 """Values of ``Sec-Fetch-Site``: the page itself, or an address that was typed."""
 
@@ -85,24 +86,17 @@ class Hosts:
 
         """
         authority = headers.get("host", "").lower()
-        if not self._knows(_name_in(authority)):
+        named = _AUTHORITY.fullmatch(authority)
+        name = "" if named is None else named[1] or named[2]
+        names = {self.listen.lower(), *(host.lower() for host in self.allowed)}
+        is_any_taken = not self.allowed and not is_loopback(self.listen)
+        if not (is_any_taken or is_loopback(name) or name in names):
             raise UnknownHostError(f"Host {authority[:100]!r} is not a name of this service")
         if not changes:
             return
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
         if site not in _OWN_SITES or (origin is not None and origin.lower().partition("://")[2] != authority):
             raise CrossSiteError(f"a page of {(origin or site)[:100]!r} may not change anything here")
-
-    def _knows(self, name: str) -> bool:
-        if not self.allowed and not is_loopback(self.listen):
-            return True
-        return is_loopback(name) or name in {self.listen.lower(), *(host.lower() for host in self.allowed)}
-
-
-def _name_in(authority: str) -> str:
-    """Return the host in ``host:port``, ``[v6]:port`` or either without a port; nothing if it has another form."""
-    match = _AUTHORITY.fullmatch(authority)
-    return "" if match is None else match[1] or match[2]
 
 
 BURST: Final = 10

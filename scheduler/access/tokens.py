@@ -86,7 +86,12 @@ class Tokens:
             UsageError: the name is invalid or taken, or the lifetime is zero.
 
         """
-        self._check_name(name)
+        if not _NAME.fullmatch(name) or name in _RESERVED:
+            raise UsageError(
+                f"{name!r} cannot be the name of a token: expected up to 64 of A-Z a-z 0-9 . _ @ -, but not"
+                f" {' or '.join(sorted(_RESERVED))}",
+                hint="name it after who uses it, such as ci or alice@example.org",
+            )
         now_ms = self.clock.now_ms()
         expires_ms = None if lifetime is None else now_ms + int(lifetime.total_seconds() * 1000)
         if expires_ms is not None and expires_ms <= now_ms:
@@ -192,15 +197,6 @@ class Tokens:
 
     def _secret(self) -> str:
         return base64.urlsafe_b64encode(self.random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
-
-    @staticmethod
-    def _check_name(name: str) -> None:
-        if not _NAME.fullmatch(name) or name in _RESERVED:
-            raise UsageError(
-                f"{name!r} cannot be the name of a token: expected up to 64 of A-Z a-z 0-9 . _ @ -, but not"
-                f" {' or '.join(sorted(_RESERVED))}",
-                hint="name it after who uses it, such as ci or alice@example.org",
-            )
 
 
 def tokens_in(file: Path) -> dict[str, tuple[Role, str]]:

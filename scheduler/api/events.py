@@ -154,11 +154,11 @@ class EventFeeds:
             self._feeds[run_id] = EventFeed(self._services)
         feed = self._feeds[run_id]
         feed.followers += 1
-        self._services.observation.event_stream(+1)
+        self._services.observation.metrics.event_streams.inc()
         try:
             yield feed
         finally:
-            self._services.observation.event_stream(-1)
+            self._services.observation.metrics.event_streams.dec()
             feed.followers -= 1
             if not feed.followers:
                 del self._feeds[run_id]

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import wraps
-from typing import Any, Concatenate, TextIO, TypeAlias
+from typing import Any, Concatenate, TypeAlias
 
 import typer
 
@@ -49,16 +49,7 @@ def with_settings(*groups: Group) -> Callable[[Command], Callable[..., None]]:
             learns = "producer_id_expiration_ms" in flags
             # By what the metadata log says topics are judged, too; where one is named it must be there.
             places = _places(arguments) if learns or {"topics", "metadata_log"} <= flags.keys() else None
-            invocation = _invocation(
-                given,
-                failures,
-                is_replay="as_of" in flags,
-                places=places,
-                # Only a replay needs the expiration that badly; `check` says what it could not ask.
-                asks_cluster={"as_of", "bootstrap_server"} <= flags.keys(),
-                may_dump=may_dump,
-                is_service=SERVE in groups,
-            )
+            invocation = _invocation(given, failures, places=places, may_dump=may_dump, is_service=SERVE in groups)
             with _quiet_ends(), export_spans(process_environment(), invocation.warn), ExitStack() as spans:
                 # The service never ends; each of its runs is a span.
                 add = None if SERVE in groups else spans.enter_context(span(context.command_path))
@@ -102,19 +93,21 @@ def _invocation(
     flags: Mapping[str, object],
     failures: Failures,
     *,
-    is_replay: bool,
     places: Sequence[str] | None,
-    asks_cluster: bool,
     may_dump: bool,
     is_service: bool,
 ) -> Invocation:
     check_address_space()
+    # Only a replay needs the expiration that badly; `check` says what it could not ask.
+    asks_cluster = {"as_of", "bootstrap_server"} <= flags.keys()
     with ExitStack() as on_failure:
         shared_cluster = on_failure.enter_context(closing(SharedCluster()))
         settings = load_settings(flags, places=places, ask_cluster=asks_cluster, shared_cluster=shared_cluster)
         at_end = on_failure.pop_all()
-    log_format = settings.log_format if is_service else None
-    as_json = _tells_json(settings.output, log_format, failures.stream)
+    as_json = settings.output in JSON_FORMS
+    if is_service:  # whose messages are of the form of its log
+        is_read = failures.stream.isatty()
+        as_json = settings.log_format == "json" or (settings.log_format == "auto" and not is_read)
     failures.settle(as_json=as_json, verbose=settings.verbose, quiet=settings.quiet)
     if settings.output == "dump-log" and not may_dump:
         raise UsageError("only `resnap inspect` supports dump-log", hint="--output table, json or ndjson")
@@ -127,16 +120,9 @@ def _invocation(
         flags=flags,
         output=Output(settings.output),
         failures=failures,
-        first_note=settings.expiration_note if is_replay else None,
+        first_note=settings.expiration_note if "as_of" in flags else None,
         at_end=at_end,
     )
-
-
-def _tells_json(output: str, log_format: str | None, stream: TextIO) -> bool:
-    """Whether messages are JSON, too: if the output is, or, for the service (``log_format``), if its log is."""
-    if log_format is None:
-        return output in JSON_FORMS
-    return log_format == "json" or (log_format == "auto" and not stream.isatty())
 
 
 @contextmanager

@@ -177,8 +177,10 @@ def way_of(
     seen = sum(verdicts.values())
     rebuilt, installed = waiting.get(UnblockedBy.REBUILD, 0), waiting.get(UnblockedBy.INSTALL, 0)
     is_checked = bool(seen) and not unread
+    seen_text = f"{some(seen, 'partition')} seen" if seen else "nothing seen yet"
+    seen_text = f"{some(unread, 'source')} not read" if unread else seen_text
     known = [
-        ("Check", is_checked, _seen_text(seen, unread), "resnap check"),
+        ("Check", is_checked, seen_text, "resnap check"),
         ("Rebuild", is_checked and not rebuilt, f"{some(rebuilt, 'partition')} to go", "resnap regenerate"),
         ("Install", is_checked and not rebuilt + installed, f"{some(installed, 'partition')} to go", "resnap install"),
         ("Tier", False, f"{some(ready_topics, 'topic')} ready", "remote.storage.enable=true"),
@@ -189,9 +191,3 @@ def way_of(
         is_here = place == "done"
         steps.append(Step(name, place, text, command))
     return steps
-
-
-def _seen_text(seen: int, unread: int) -> str:
-    if unread:
-        return f"{some(unread, 'source')} not read"
-    return f"{some(seen, 'partition')} seen" if seen else "nothing seen yet"

@@ -107,10 +107,6 @@ class Observation:
         for state in REPLICA_STATES:
             self.metrics.replicas.of(state).set(states.get(state, 0))
 
-    def event_stream(self, change: int) -> None:
-        """Count a starting event stream, or an ending one."""
-        self.metrics.event_streams.inc(change)
-
     def _count(self, run: Run, end: RunEnd) -> None:
         verb = verb_of(run.kind)
         ships = verb.to is not None and verb.to_url

@@ -214,22 +214,12 @@ class Ids:
     ) -> None:
         self._now_ms, self._random_bits = now_ms, random_bits
         self._lock = threading.Lock()
-        self._last = 0 if newest is None else _decode(newest)
+        digits = [] if newest is None else [_ALPHABET.index(letter) for letter in reversed(newest)]
+        self._last = sum(digit << 5 * place for place, digit in enumerate(digits))
 
     def make(self) -> str:
         """Return an id that sorts after all earlier ones."""
         with self._lock:
             made = (self._now_ms() << 50) | self._random_bits(50)
             self._last = max(made, self._last + 1)
-            return _encode(self._last)
-
-
-def _encode(value: int) -> str:
-    return "".join(_ALPHABET[(value >> 5 * place) & 31] for place in reversed(range(_DIGITS)))
-
-
-def _decode(made: str) -> int:
-    value = 0
-    for letter in made:
-        value = value << 5 | _ALPHABET.index(letter)
-    return value
+            return "".join(_ALPHABET[(self._last >> 5 * place) & 31] for place in reversed(range(_DIGITS)))

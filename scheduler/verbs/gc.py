@@ -120,7 +120,7 @@ def _of_runs(request: GcRequest, context: Context, store: ObjectStore) -> Iterat
         partly_done=bool(garbage.unreadable),
     )
     if request.delete:
-        keeps, now_ms = bool(garbage.objects) and _keeps_versions(store), context.clock.now_ms()
+        keeps, now_ms = bool(garbage.objects) and deletion(store) is Condition.KEPT, context.clock.now_ms()
         collected = collect(store, garbage, now_ms=now_ms, is_alone=is_alone, is_conditional=keeps)
         yield from _outcomes(_listed_garbage(garbage), collected)
     else:
@@ -142,7 +142,7 @@ def _of_brokers(
         for info in segment.objects
     ]
     if request.delete:
-        keeps, now_ms = bool(found) and _keeps_versions(store), context.clock.now_ms()
+        keeps, now_ms = bool(found) and deletion(store) is Condition.KEPT, context.clock.now_ms()
         collected = collect_brokers_garbage(store, garbage, read, now_ms=now_ms, is_conditional=keeps)
         yield from _outcomes(found, collected)
     else:
@@ -166,11 +166,6 @@ def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
             f"{store.url}: {what} are {found}, so no lease protects against other runs",
             hint="make sure that no run ships there, give --no-other-writers, and an age above that of the longest run",
         )
-
-
-def _keeps_versions(store: ObjectStore) -> bool:
-    """Whether the store deletes an object only in the version that is named, if one is."""
-    return deletion(store) is Condition.KEPT
 
 
 def _outcomes(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator[Found | Unread]:
