@@ -5,15 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from resnap.storage.threads import pause
+from resnap.storage.threads import LOOK_S, pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-LOOK_S: Final = 1.0
-"""How long a thread waits before it checks again whether the bytes are still wanted."""
 
 
 @dataclass(slots=True, kw_only=True)

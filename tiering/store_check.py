@@ -31,7 +31,7 @@ from resnap.storage.sources.log_dirs import TieredPart, tiered_part
 from resnap.storage.sources.registry import SHIPPED, TIERED
 from resnap.storage.stores.keeping import Kept
 from resnap.storage.stores.protocol import UNKNOWN
-from resnap.tiering.shipping.side_by_side import side_by_side
+from resnap.storage.threads import side_by_side
 from resnap.tiering.verifying.chains import Chain, chains_of
 from resnap.tiering.verifying.content_verification import NOT_READABLE
 from resnap.tiering.verifying.verification import ReadTask, StoreReader

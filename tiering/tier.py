@@ -24,6 +24,7 @@ from resnap.storage.layouts.segments import Provenance
 from resnap.storage.processes import at_work_on
 from resnap.storage.stores.protocol import delete_below
 from resnap.storage.stores.urls import open_store
+from resnap.storage.threads import as_done
 from resnap.storage.version import resnap_version
 from resnap.tiering.held_check import held_problems
 from resnap.tiering.judging.eligibility import before_replay
@@ -37,7 +38,6 @@ from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
 from resnap.tiering.shipping.shipment import PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic, written_version
-from resnap.tiering.shipping.side_by_side import as_done
 from resnap.tiering.shipping.stored_rules import first_offset, is_from_less, is_narrower
 from resnap.tiering.shipping.stored_topics import by_cluster, by_metadata, keep_topic, topic_key
 from resnap.tiering.staged import destination_url

@@ -24,10 +24,10 @@ from resnap.scheduler.output.rendering import Output, OutputClosedError
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.layers import resembling_variable
 from resnap.scheduler.settings.loading import load_settings
+from resnap.scheduler.settings.settings import SharedCluster
 from resnap.scheduler.telemetry.traces import export_spans
 from resnap.storage.errors import UsageError, check_address_space
 from resnap.storage.spans import span
-from resnap.tiering.cluster.shared_cluster import SharedCluster
 
 Command: TypeAlias = Callable[Concatenate[Invocation, ...], int | None]
 

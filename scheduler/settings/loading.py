@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from resnap.scheduler.settings.declaration import Steps
-    from resnap.tiering.cluster.shared_cluster import SharedCluster
+    from resnap.scheduler.settings.settings import SharedCluster
 
 DEFAULT_FILE: Final = "resnap.toml"
 NOWHERE: Final = "none"

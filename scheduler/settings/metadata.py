@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from resnap.scheduler.settings.declaration import SettingFiles
+    from resnap.scheduler.settings.settings import SharedCluster
     from resnap.storage.log.properties import MetaProperties
-    from resnap.tiering.cluster.shared_cluster import SharedCluster
     from resnap.tiering.controller.metadata.image import MetadataImage
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from resnap.tiering.cluster.shared_cluster import SharedCluster
+    from resnap.scheduler.settings.settings import SharedCluster
 
 TRANSACTION_TIMEOUT: Final = "transaction.max.timeout.ms"
 _NAMES: Final = (EXPIRATION, CHECK_INTERVAL, TRANSACTIONAL_EXPIRATION, TRANSACTION_TIMEOUT)

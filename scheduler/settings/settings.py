@@ -3,8 +3,10 @@
 What is below ``scheduler`` gets plain values out of it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import ConfigDict, Field, InstanceOf
@@ -24,12 +26,33 @@ from resnap.scheduler.settings.service import ServiceSettings
 from resnap.scheduler.settings.store import ShippingSettings, StoreSettings, customer_key, storage_class
 from resnap.scheduler.settings.values import Form, json_form
 from resnap.storage.stores.s3_settings import S3Settings
-from resnap.tiering.cluster.shared_cluster import SharedCluster
 
 if TYPE_CHECKING:
+    from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.controller.metadata.cluster import ClusterMetadata
 else:  # which only some commands load
     ClusterMetadata = object
+
+
+class SharedCluster:
+    """One connection to a cluster for all requests of a command, made at the first one; must be closed."""
+
+    def __init__(self) -> None:
+        """Begin without a connection."""
+        self._guard = Lock()
+        self._open: Cluster | None = None
+
+    def get(self, connect: Callable[[], "Cluster"]) -> AbstractContextManager["Cluster"]:
+        """Return the connection, which stays open; ``connect`` makes it the first time."""
+        with self._guard:
+            if self._open is None:
+                self._open = connect()
+            return nullcontext(self._open)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._open is not None:
+            self._open.close()
 
 
 class OutputSettings(SettingGroup):

@@ -46,6 +46,7 @@ from resnap.storage.log.properties import is_topic_id
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import nothing_tiered, tiered_part
 from resnap.storage.stores.urls import local_path
+from resnap.storage.threads import side_by_side
 from resnap.tiering.cluster.client import Connect
 from resnap.tiering.controller.metadata.writer import Bootstrap, read_bootstrap
 from resnap.tiering.judging.broker_start import unknown_name
@@ -60,7 +61,6 @@ from resnap.tiering.restoring.restoration import (
 )
 from resnap.tiering.restoring.restorer import Copier, Restored, Restorer, Target, without_topic_id
 from resnap.tiering.selection import Scope, SelectedPartition, Selection, select
-from resnap.tiering.shipping.side_by_side import side_by_side
 from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file
 
 

@@ -29,7 +29,7 @@ from resnap.tiering.controller.producer_ids.allocation import (
     ProducerIdsBlock,
     write_body,
 )
-from resnap.tiering.controller.producer_ids.zookeeper_blocks import block_json
+from resnap.tiering.controller.producer_ids.broker_ids import block_json
 from resnap.tiering.installing.staging_area import Fingerprint, SegmentPrint, StagedPrint, write_fingerprint
 from resnap.tiering.installing.undo import FileChange, UndoManifest
 from resnap.tiering.installing.undo import write_manifest as write_undo_manifest

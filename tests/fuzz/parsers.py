@@ -35,7 +35,7 @@ from resnap.tiering.controller.producer_ids.allocation import (
     InitProducerIdResponse,
     read_body,
 )
-from resnap.tiering.controller.producer_ids.zookeeper_blocks import read_block_json
+from resnap.tiering.controller.producer_ids.broker_ids import read_block_json
 from resnap.tiering.installing.staging_area import read_fingerprint
 from resnap.tiering.installing.undo import read_manifest as read_undo_manifest
 from resnap.tiering.judging.planning import read_saved_plan

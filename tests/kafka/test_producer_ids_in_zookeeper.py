@@ -10,8 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
 from resnap.tiering.controller.producer_ids.allocation import ProducerIdsBlock
-from resnap.tiering.controller.producer_ids.kazoo_node import KazooBlockNode
-from resnap.tiering.controller.producer_ids.zookeeper_blocks import (
+from resnap.tiering.controller.producer_ids.broker_ids import (
     PATH,
     ZooKeeperProducerIds,
     block_json,
@@ -19,6 +18,7 @@ from resnap.tiering.controller.producer_ids.zookeeper_blocks import (
     records_to_migrate,
     take_block,
 )
+from resnap.tiering.controller.producer_ids.kazoo_node import KazooBlockNode
 from tests.kafka.brokers import zookeeper
 from tests.kafka.releases import PATIENCE_S
 

@@ -16,9 +16,9 @@ from resnap.storage.layouts.segments import NewObject
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.protocol import StoredBody
 from resnap.storage.stores.urls import split_object_url
+from resnap.storage.threads import as_done, side_by_side
 from resnap.storage.throttle import Throttle
 from resnap.tiering.shipping.delivery import AbandonedError, Delivery
-from resnap.tiering.shipping.side_by_side import as_done, side_by_side
 from tests.storage.stores.test_probe import Copies, CopiesAnyVersion, CopiesNothing, TakesAnything, Wired
 from tests.tiering.stores import RecordingStore
 

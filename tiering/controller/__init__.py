@@ -36,8 +36,11 @@ if TYPE_CHECKING:
         read_body,
         write_body,
     )
-    from resnap.tiering.controller.producer_ids.broker_ids import BrokerProducerIds, asks_the_controller
-    from resnap.tiering.controller.producer_ids.zookeeper_blocks import ZooKeeperProducerIds
+    from resnap.tiering.controller.producer_ids.broker_ids import (
+        BrokerProducerIds,
+        ZooKeeperProducerIds,
+        asks_the_controller,
+    )
     from resnap.tiering.controller.transactions.client_errors import (
         CoordinatorRequest,
         ProduceSituation,
@@ -98,7 +101,7 @@ __all__ = [
 _MODULES: Final = (
     "metadata.folding", "metadata.image", "metadata.records", "metadata.batches", "metadata.log_files",
     "metadata.writer", "expiration", "producer_ids.allocation",
-    "producer_ids.broker_ids", "producer_ids.zookeeper_blocks", "transactions.client_errors",
+    "producer_ids.broker_ids", "transactions.client_errors",
     "transactions.client_sequences", "transactions.coordinator", "transactions.state_log",
 )  # fmt: skip
 """The modules that are searched for the names, in this order."""

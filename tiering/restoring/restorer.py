@@ -46,10 +46,9 @@ from resnap.storage.log.log_dir import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STAR
 from resnap.storage.log.partition_dir import PARTITION_METADATA, read_small
 from resnap.storage.log.properties import PartitionMetadata, read_partition_metadata, write_partition_metadata
 from resnap.storage.sources.files import GONE
-from resnap.storage.threads import made_once
+from resnap.storage.threads import made_once, side_by_side
 from resnap.storage.throttle import Throttle
 from resnap.tiering.restoring.restoration import HINT
-from resnap.tiering.shipping.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -21,6 +21,7 @@ from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreEr
 from resnap.storage.layouts.segments import ShippedMeanwhileError, TopicIdUnknownError, TopicNameTooLongError
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.spans import span
+from resnap.storage.threads import side_by_side
 from resnap.tiering.judging.eligibility import after_replay, end_of
 from resnap.tiering.judging.refusal import Reason, refuse
 from resnap.tiering.shipping.remainder import remainder
@@ -36,7 +37,6 @@ from resnap.tiering.shipping.segment_bundle import (
 from resnap.tiering.shipping.segment_copy import checked_segment, copy_segment, publish
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError, TransactionHistory
 from resnap.tiering.shipping.shipped import ShippedTopic
-from resnap.tiering.shipping.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kazoo.exceptions import BadVersionError, NoNodeError
 
-from resnap.tiering.controller.producer_ids.zookeeper_blocks import PATH
+from resnap.tiering.controller.producer_ids.broker_ids import PATH
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient

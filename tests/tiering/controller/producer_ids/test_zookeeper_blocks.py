@@ -12,7 +12,7 @@ from resnap.storage.errors import DataError
 from resnap.storage.kafka_errors import KafkaError, RefusedError
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 from resnap.tiering.controller.producer_ids.allocation import MAX_PRODUCER_ID, ProducerIdAllocation, ProducerIdsBlock
-from resnap.tiering.controller.producer_ids.zookeeper_blocks import (
+from resnap.tiering.controller.producer_ids.broker_ids import (
     ZooKeeperProducerIds,
     block_json,
     block_to_write_back,
