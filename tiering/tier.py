@@ -231,18 +231,14 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
 
 def _remainder(work: TierWork, candidates: Candidates, shipped: ShippedTopic) -> Remainder:
     """Return what is left, without reading manifests that earlier runs have read."""
-    cache, sources, partition = (
-        work.planner.run_cache,
-        work.planner.engine.reading.sources,
-        candidates.inventory.partition,
-    )
+    cache, sources = work.planner.run_cache, work.planner.engine.reading.sources
     if cache is None:
         return remainder(candidates, shipped, sources)
+    partition = candidates.inventory.partition
     before = cache.manifests(partition)
-    shipped.recalled, shipped.seen = before, {}
-    left = remainder(candidates, shipped, sources)
-    cache.keep_manifests(partition, shipped.seen, before=before)
-    shipped.recalled, shipped.seen = {}, None  # many partitions wait at a time
+    with shipped.recalling(before) as used:
+        left = remainder(candidates, shipped, sources)
+    cache.keep_manifests(partition, used, before=before)
     return left
 
 

@@ -116,9 +116,9 @@ def test_a_manifest_is_recalled_only_where_the_etag_is_the_md5_of_its_bytes(cand
     read = ({}, {later: body}, {version: b"another"}, {written: b"another"}, {written_version(b"another"): body})
     for recalled in (*read, {version: body}, {written: body}):
         shipped = ShippedTopic(store, Flat(), None, "payments")
-        shipped.recalled, shipped.seen = recalled, {}
-        assert remainder(candidates, shipped).already == 1
-        seen.append(shipped.seen)
+        with shipped.recalling(recalled) as used:
+            assert remainder(candidates, shipped).already == 1
+        seen.append(used)
     assert seen == [{version: body} if of == "the bytes" else {}] * 7
     assert store.read == (len(read) if of == "the bytes" else 7)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 from bisect import bisect_left
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -150,10 +150,10 @@ class ShippedTopic:
             if place is not None:
                 self._places[info.key] = place
                 self._versions[info.key] = f"{info.etag} {info.modified_ms}"
-        self.recalled: Mapping[str, bytes] = {}
-        """Manifests that earlier runs have ``seen``, or written."""
-        self.seen: dict[str, bytes] | None = None
-        """By version, those that are read or recalled, if their etag is their MD5; None: nothing is kept."""
+        self._recalled: Mapping[str, bytes] = {}
+        """Manifests that earlier runs have read or written, by version."""
+        self._seen: dict[str, bytes] | None = None
+        """Those that are read or recalled, if their etag is their MD5; None: nothing is kept."""
         self._beside: dict[str, list[ObjectInfo]] = {}
         """By base offset as keys have it."""
         self.damaged: list[FormatError] = []
@@ -168,6 +168,18 @@ class ShippedTopic:
             self._manifests.setdefault(place.partition, []).append((place.base_offset, key))
         for found in self._manifests.values():
             found.sort()
+
+    @contextmanager
+    def recalling(self, manifests: Mapping[str, bytes]) -> Iterator[dict[str, bytes]]:
+        """Yield the manifests that are used within the context, by version; those of earlier runs are not read again.
+
+        Only manifests whose etag is their MD5 are recalled, and yielded.
+        """
+        self._recalled, self._seen = manifests, {}
+        try:
+            yield self._seen
+        finally:
+            self._recalled, self._seen = {}, None  # many partitions wait at a time
 
     @property
     def may_overlap(self) -> bool:
@@ -320,11 +332,11 @@ class ShippedTopic:
         MD5, or is the same.
         """
         version = self._versions[key]
-        body = self.recalled.get(version) or self.recalled.get(f"{version.partition(' ')[0]} ")
+        body = self._recalled.get(version) or self._recalled.get(f"{version.partition(' ')[0]} ")
         if body is None or not _is_md5(version, body):
             body = self.store.get(key)
-        if self.seen is not None and _is_md5(version, body):
-            self.seen[version] = body
+        if self._seen is not None and _is_md5(version, body):
+            self._seen[version] = body
         return body
 
     def is_torn(self, segment: ShippedSegment) -> bool:
