@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from resnap.replay.results import Outcome
 from resnap.replay.staging import scratch_directory, snapshot_key
 from resnap.storage.errors import ClusterError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import read_snapshot
+from resnap.tiering.cluster.live_replicas import PARTITIONS_A_REQUEST
 from resnap.tiering.cluster.replica_comparison import (
     ActiveProducer,
     DeletedRecords,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from resnap.replay.watching import Progress
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.tiering.cluster.client import Cluster
     from resnap.tiering.cluster.facts import TopicFacts
     from resnap.tiering.cluster.live_replicas import LiveBrokers
     from resnap.tiering.cluster.replica_comparison import (
@@ -61,9 +61,6 @@ if TYPE_CHECKING:
     Show: TypeAlias = Callable[[str], AbstractContextManager[Sequence[Progress]]]
     """Gives what to report to while a task lasts."""
 
-_A_REQUEST: Final = 50
-"""Partitions whose producers a broker is asked for at once."""
-
 
 @dataclass(slots=True, kw_only=True)
 class LeaderReplay:
@@ -77,7 +74,6 @@ class LeaderReplay:
     """
 
     scope: Scope
-    cluster: Cluster
     brokers: LiveBrokers
     topics: Mapping[str, TopicFacts]
     places: Sequence[PartitionReplicas]
@@ -139,7 +135,7 @@ class LeaderReplay:
             if name.topic in ids
         ]
         try:
-            events = events_of(self.cluster, asked)
+            events = events_of(self.brokers.cluster, asked)
         except UsageError:  # the metadata are kept elsewhere
             events = {}
         known = KnownSegments(fold_events(chain.from_iterable(events.values())))
@@ -179,9 +175,9 @@ class LeaderReplay:
             for broker_id in place.in_sync:
                 led[broker_id].append(place.topic_partition)
         for broker_id, names in led.items():
-            for begin in range(0, len(names), _A_REQUEST):
+            for begin in range(0, len(names), PARTITIONS_A_REQUEST):
                 try:
-                    said = self.brokers.producers(broker_id, names[begin : begin + _A_REQUEST])
+                    said = self.brokers.producers(broker_id, names[begin : begin + PARTITIONS_A_REQUEST])
                 except ClusterError:
                     continue  # the comparison of replicas says so
                 for name, producers in said.items():

@@ -106,7 +106,6 @@ def run(request: ReplicasRequest, context: Context) -> Iterator[Reported[Sequenc
         found = list(check.findings())
         replay = LeaderReplay(
             scope=request.scope,
-            cluster=cluster,
             brokers=check.brokers,
             topics=check.brokers.topics({name.topic for name in check.names}),
             places=check.places,

@@ -16,9 +16,10 @@ Source: ``ApiVersionsResponse``, ``BrokerFeatures``; ``DescribeLogDirsResponse``
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
@@ -91,17 +92,32 @@ def log_sizes(cluster: Cluster, broker_id: int, partitions: Iterable[TopicPartit
         ClusterError: it does not answer, or refuses.
 
     """
+    what = f"cannot get the log sizes of broker {broker_id}"
+    answer = _describe_log_dirs(cluster, what, broker_id, partitions)
+    refused = next((result.error_code for result in answer.results if result.error_code), answer.error_code or 0)
+    if refused:
+        raise ClusterError(f"{what}: {error_name(refused)}", hint="grant the user Describe on the Cluster resource")
+    return _sizes(answer)
+
+
+def local_log_bytes(cluster: Cluster, of: TopicPartition, broker_id: int) -> int | None:
+    """Return the size of a replica on a broker's disks; None where the broker does not say."""
+    with suppress(ClusterError):
+        return _sizes(_describe_log_dirs(cluster, f"{of}: cannot get the size of the log", broker_id, [of])).get(of)
+    return None
+
+
+def _describe_log_dirs(cluster: Cluster, what: str, broker_id: int, partitions: Iterable[TopicPartition]) -> Any:  # noqa: ANN401
     from kafka.protocol.admin.cluster import DescribeLogDirsRequest as Request
 
     numbers: dict[str, list[int]] = defaultdict(list)
     for partition in partitions:
         numbers[partition.topic].append(partition.partition)
-    asked = [Request.DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in numbers.items()]
-    what = f"cannot get the log sizes of broker {broker_id}"
-    answer = cluster.ask(what, Request(topics=asked), broker_id)
-    refused = next((result.error_code for result in answer.results if result.error_code), answer.error_code or 0)
-    if refused:
-        raise ClusterError(f"{what}: {error_name(refused)}", hint="grant the user Describe on the Cluster resource")
+    topics = [Request.DescribableLogDirTopic(topic=topic, partitions=found) for topic, found in numbers.items()]
+    return cluster.ask(what, Request(topics=topics), broker_id)
+
+
+def _sizes(answer: Any) -> dict[TopicPartition, int]:  # noqa: ANN401 - messages of the library
     return {
         TopicPartition(topic.name, partition.partition_index): partition.partition_size
         for result in answer.results
@@ -154,22 +170,3 @@ def _release(cluster: Cluster, broker_id: int) -> Release | None:
         return None
     levels = {feature.name: feature.max_version for feature in answer.supported_features or ()}
     return release_of_level(levels.get(METADATA_VERSION))
-
-
-def local_log_bytes(cluster: Cluster, of: TopicPartition, broker_id: int) -> int | None:
-    """Return the size of a replica on a broker's disks; None where the broker does not say."""
-    from kafka.protocol.admin.cluster import DescribeLogDirsRequest as Request
-
-    topic = Request.DescribableLogDirTopic(topic=of.topic, partitions=[of.partition])
-    try:
-        answer = cluster.ask(f"{of}: cannot get the size of the log", Request(topics=[topic]), broker_id)
-    except ClusterError:
-        return None
-    sizes = [
-        partition.partition_size
-        for directory in answer.results
-        for found in directory.topics
-        for partition in found.partitions
-        if not partition.is_future_key
-    ]
-    return max(sizes, default=None)
