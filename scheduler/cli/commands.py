@@ -26,7 +26,7 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]  # noqa: ANN401
         """Return the name of a command, the command itself, and its arguments."""
         name, command, rest = super().resolve_command(ctx, args)
-        return name, command.load() if isinstance(command, _Listed) else command, rest
+        return name, load_command(command.words) if isinstance(command, _Listed) else command, rest
 
 
 def argument_text(parameter: Any, ctx: Any) -> str:  # noqa: ANN401 - as Typer has them
@@ -83,15 +83,11 @@ class _Listed(TyperCommand):
 
     def __init__(self, words: str, name: str) -> None:
         super().__init__(name)
-        self._words = words
+        self.words = words
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - a summary is never cut
         """Return the summary."""
-        return GROUPS[self._words] if self._words in GROUPS else COMMANDS[self._words].summary
-
-    def load(self) -> Any:  # noqa: ANN401
-        """Return the command itself; its module is imported here."""
-        return load_command(self._words)
+        return GROUPS[self.words] if self.words in GROUPS else COMMANDS[self.words].summary
 
 
 @cache

@@ -154,8 +154,8 @@ class Observer:
     def activated(self, snapshot: bytes | str) -> None:
         """Charge the principal that asked for the run with the producers of a snapshot: its bytes, or its locator."""
 
-    def mismatch(self, kind: Mismatch) -> None:
-        """Count something that a store holds otherwise than it should."""
+    def mismatches(self, kind: Mismatch, count: int) -> None:
+        """Count what a store holds otherwise than it should."""
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas of the running cluster are in a state other than in order."""

@@ -318,9 +318,9 @@ class RunObserver(Observer):
             ids = read_snapshot_array(data)["producer_id"]
             self.service.admission.activated(self.run.principal, ids.tolist())
 
-    def mismatch(self, kind: Mismatch) -> None:
-        """Count something that a store holds otherwise than it should."""
-        self.service.observer.metrics.verify_mismatches.of(kind).inc()
+    def mismatches(self, kind: Mismatch, count: int) -> None:
+        """Count what a store holds otherwise than it should."""
+        self.service.observer.metrics.verify_mismatches.of(kind).inc(count)
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas of the running cluster are in a state other than in order."""

@@ -423,10 +423,9 @@ class _Run:
             what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds another log or topic id"
             hint = "move it out of the log dir, or exclude the topic (--exclude-topic)"
             return replace(result, faults=(LogDirError(what, hint=hint),))
-        if dry_run:
-            return result
         # A repeated run says again what is left to do.
-        return replace(result, warnings=tuple(warnings_of(one, target)), partly_done=outcome is Restored.RESTORED)
+        warnings = () if dry_run else tuple(warnings_of(one, target))
+        return replace(result, warnings=warnings, partly_done=not dry_run and outcome is Restored.RESTORED)
 
 
 def _restoration(
@@ -461,10 +460,8 @@ def _order(asked: RestoreRequest, settings: Settings) -> Order:
         raise UsageError("no log dir to restore into", hint=hint)
     if asked.new_cluster is None and (asked.cluster_state or asked.offsets_to):
         raise UsageError("--cluster-state and --offsets-to are for a new cluster", hint="give --new-cluster")
-    if asked.assignment is not None:
-        chosen: Assignment | None = read_assignment(asked.assignment)
-    else:
-        chosen = None if asked.brokers is None else assign_to_all(asked.brokers)
+    chosen = None if asked.brokers is None else assign_to_all(asked.brokers)
+    chosen = chosen if asked.assignment is None else read_assignment(asked.assignment)
     return Order(
         scope=replace(asked.scope, sources=(asked.url,)),
         log_dirs=tuple(asked.into or ()),

@@ -137,7 +137,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
         case Ended():
             yield Reported(what=row, partly_done=row.partly_done)
         case VerificationError():
-            context.observer.mismatch(Mismatch.SNAPSHOT)
+            context.observer.mismatches(Mismatch.SNAPSHOT, 1)
             yield Result(findings=(row,))
 
 
@@ -148,14 +148,9 @@ def _beginning(left: Left, starts: Mapping[Place, BrokerStart], context: Context
     yield Result(warnings=tuple(stop.text for stop in ended_by))
     yield from unread(left.selection)
     for order in (order for order in left.orders if order.left.failures):
-        _count_mismatches(order.left.failures, context)
-        yield Result(topic_partition=order.topic_partition, faults=order.left.failures, partly_done=True)
-
-
-def _count_mismatches(failures: Iterable[Exception], context: Context) -> None:
-    for failure in failures:
-        if isinstance(failure, VerificationError):
-            context.observer.mismatch(Mismatch.OBJECT)
+        failures = order.left.failures
+        context.observer.mismatches(Mismatch.OBJECT, sum(isinstance(one, VerificationError) for one in failures))
+        yield Result(topic_partition=order.topic_partition, faults=failures, partly_done=True)
 
 
 def _stops(planner: Planner, left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[str]:
@@ -188,8 +183,7 @@ def _dry_run(request: TierRequest, work: TierWork, context: Context) -> Iterator
         planned = plans_of(work, left.orders, planning)
     starts = left.selection.starts(work.planner.engine.reading.sources)
     yield from _beginning(left, starts, context)
-    for plan in planned:
-        yield would_replay(plan)
+    yield from map(would_replay, planned)
     yield Result(warnings=tuple(_stops(work.planner, left, starts, context)))
     faults: dict[TopicPartition, tuple[DataError, ...]] = {}
     others = 0
@@ -228,7 +222,7 @@ def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Plann
 
 def _tiered_result(row: TieredPartition, context: Context) -> Reported[TieredPartition]:
     order, shipment = row
-    _count_mismatches(shipment.failures, context)
+    context.observer.mismatches(Mismatch.OBJECT, sum(isinstance(one, VerificationError) for one in shipment.failures))
     faults = (*shipment.failures, *_refusals_at_fault(order.topic_partition, shipment.eligibility.refusals))
     if not shipment.failures and shipment.eligibility.blocking is None:
         boundaries = frozenset(boundary.offset for boundary in order.selected.inventory.boundaries)
@@ -471,8 +465,7 @@ class DryTierView(DryRunView):
         head = {topic: f"{some(len(sizes), 'segment')}, {human_bytes(sum(sizes))}" for topic, sizes in most[:MOST_ROWS]}
         if len(most) > MOST_ROWS:
             rest = [size for _, sizes in most[MOST_ROWS:] for size in sizes]
-            what = f"{some(len(rest), 'segment')}, {human_bytes(sum(rest))}"
-            head[f"{some(len(most) - MOST_ROWS, 'more topic')}"] = what
+            head[some(len(most) - MOST_ROWS, "more topic")] = f"{some(len(rest), 'segment')}, {human_bytes(sum(rest))}"
         return head
 
     def totals(self) -> Row:

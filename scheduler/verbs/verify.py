@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
     from resnap.scheduler.job.contract import Context, Results
     from resnap.scheduler.output.rendering import Row
-    from resnap.storage.errors import ResnapError
     from resnap.tiering.planner import Planned, Planner
     from resnap.tiering.selection import Selection
     from resnap.tiering.store_check import StoreCheck
@@ -223,13 +222,8 @@ def _result(row: VerifyRow, url: str, context: Context) -> Result:
     problems = () if row.problem is None else (row.problem,)
     if isinstance(row.problem, StoreError):
         return Result(faults=problems)
-    _count(Mismatch.SNAPSHOT, problems, context)
+    context.observer.mismatches(Mismatch.SNAPSHOT, len(problems))
     return Reported(faults=problems, what=row)
-
-
-def _count(kind: Mismatch, faults: Iterable[ResnapError], context: Context) -> None:
-    for _ in faults:
-        context.observer.mismatch(kind)
 
 
 def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Reported[VerifiedSegment]:
@@ -238,7 +232,7 @@ def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Reporte
         fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else verified.remedy)
         for problem in verified.problems
     )
-    _count(Mismatch.OBJECT, (error for error in faults if isinstance(error, VerificationError)), context)
+    context.observer.mismatches(Mismatch.OBJECT, sum(isinstance(error, VerificationError) for error in faults))
     return Reported(
         state=PartitionState.FAILED if faults else PartitionState.DONE,
         faults=faults,
@@ -252,8 +246,8 @@ def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Reporte
 
 def _chain_result(one: Chain, context: Context) -> Reported[Chain]:
     gaps, overlaps = () if one.is_beside_unread else tuple(chain_gaps(one)), tuple(chain_overlaps(one))
-    _count(Mismatch.GAP, gaps, context)
-    _count(Mismatch.OVERLAP, overlaps, context)
+    context.observer.mismatches(Mismatch.GAP, len(gaps))
+    context.observer.mismatches(Mismatch.OVERLAP, len(overlaps))
     shared = (two for two in one.overlaps if two.is_one_lineage)
     return Reported(
         faults=(*gaps, *overlaps),

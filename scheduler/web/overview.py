@@ -6,7 +6,7 @@ Its picture shows missing snapshots over days; the table has a bar for the disk 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, TypeAlias
 
 from fastapi import APIRouter, Depends, Query, Response
 from markupsafe import Markup
@@ -40,13 +40,8 @@ _GAP: Final = 0.2
 """Of a day's width, between two bars."""
 
 
-class _UnfitStore(NamedTuple):
-    """A store with unfit snapshots, as a run has found them: in how many partitions, the first of them, all topics."""
-
-    run: Run
-    partitions: int
-    names: list[str]
-    topics: list[str]
+_UnfitStore: TypeAlias = tuple[Run, int, list[str], list[str]]
+"""The run that has found unfit snapshots in a store, in how many partitions, the first of them, and all topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +250,7 @@ def _unfit(services: Services) -> list[_UnfitStore]:
     for run, count in services.unfit_stores():
         found = services.history.partitions(run.id, limit=count, states=[PartitionState.FAILED])
         names = [f"{outcome.topic}-{outcome.partition}" for outcome in found[:MOST_NAMED]]
-        stores.append(_UnfitStore(run, count, names, sorted({glob_of(outcome.topic) for outcome in found})))
+        stores.append((run, count, names, sorted({glob_of(outcome.topic) for outcome in found})))
     return stores
 
 
@@ -263,10 +258,10 @@ def _repairs(shell: Shell, unfit: list[_UnfitStore]) -> list[Command]:
     """Return how to see what is wrong with the snapshots of each store, and how to repair them."""
     return [
         command
-        for store in unfit
+        for run, _, _, topics in unfit
         for command in (
-            Command("see what is wrong with what is tiered already", shell.run(store.run.request)),
-            Command("repair it; --dry-run shows what", shell.repair(store.run.request, store.topics)),
+            Command("see what is wrong with what is tiered already", shell.run(run.request)),
+            Command("repair it; --dry-run shows what", shell.repair(run.request, topics)),
         )
     ]
 

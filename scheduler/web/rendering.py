@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from resnap.scheduler.api.problems import NotFoundError
 from resnap.scheduler.output.answer import MOST_NAMED
+from resnap.scheduler.output.progress import PHASES
 from resnap.scheduler.web import words
 from resnap.storage.words import human_bytes, human_duration, instant, some, span
 
@@ -75,7 +76,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    made.globals.update(asset=lambda name: ASSETS[name].url, words=words, most_named=MOST_NAMED)
+    made.globals.update(asset=lambda name: ASSETS[name].url, words=words, most_named=MOST_NAMED, phases=PHASES)
     made.filters.update(
         bytes=human_bytes, count=lambda value: f"{value:,}", seconds=human_duration, some=some, span=span
     )

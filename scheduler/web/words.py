@@ -6,7 +6,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.output.progress import PHASES
 from resnap.scheduler.output.rendering import plain_text
 from resnap.scheduler.runs.run import RunState
 from resnap.storage.words import human_bytes, human_count, instant, second, some
@@ -99,11 +98,6 @@ def period(every: timedelta) -> str:
         count, left = divmod(left, size)
         said += [f"{count} {unit}"] if count else []
     return " ".join(said)
-
-
-def phase(name: str) -> str:
-    """Return the phase of a task in progress."""
-    return PHASES.get(name, name)
 
 
 def field_text(name: str, value: object) -> str:
