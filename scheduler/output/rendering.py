@@ -100,6 +100,11 @@ def partition_name(row: Row) -> str:
     return str(row["topic"]) if row["partition"] is None else f"{row['topic']}-{row['partition']}"
 
 
+def offset_span(row: Row) -> str:
+    """Return the offsets of a row that has ``startOffset`` and ``endOffset``."""
+    return "-" if row["endOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
+
+
 PARTITION: Final = Column(key="partition", title="PARTITION", of=partition_name)
 BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=bytes_text)
 

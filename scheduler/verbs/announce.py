@@ -14,7 +14,7 @@ from resnap.scheduler.job.reports import SummedView
 from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.output.answer import kafka_configs
 from resnap.scheduler.output.records import columns_of, row_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, offset_span
 from resnap.storage.errors import UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import human_bytes, some
@@ -103,10 +103,6 @@ def _stored_bytes(one: Announcement) -> int:
     return sum(segment.stored_bytes for segment in one.segments)
 
 
-def _span(row: Row) -> str:
-    return "-" if row["startOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
-
-
 def _stop(value: object) -> str:
     return f"{value['hurdle']}: {value['detail']}" if isinstance(value, dict) else "-"
 
@@ -145,7 +141,7 @@ class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
     def __init__(self, *, published: bool) -> None:
         self.columns = (
             PARTITION,
-            Column(key="span", title="ANNOUNCED" if published else "TO BE ANNOUNCED", of=_span),
+            Column(key="span", title="ANNOUNCED" if published else "TO BE ANNOUNCED", of=offset_span),
             *columns_of(AnnouncedRow, "segments", "bytes", "below", "stop"),
         )
         self._totals = {"segments": 0, "bytes": 0, "below": 0, "awaitLeaders": 0, "published": published}

@@ -21,14 +21,14 @@ from resnap.scheduler.cli.flags import ENGINE
 from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.replaying import engine_of, uploading_of
 from resnap.scheduler.job.reports import identity
-from resnap.scheduler.output.records import row_of
+from resnap.scheduler.output.records import plain, row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, align_rows, partition_name
 from resnap.scheduler.verbs.scan import ScanRow, scan_partitions
 from resnap.scheduler.verbs.tier import ShipmentRow
 from resnap.storage.errors import LogDirError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 from resnap.storage.stores.urls import open_store
-from resnap.storage.words import human_bytes, human_count, human_duration, some
+from resnap.storage.words import camel_case, human_bytes, human_count, human_duration, some
 from resnap.tiering.planner import Planner
 from resnap.tiering.selection import Scope
 from resnap.tiering.shipping.segment_copy import Uploading
@@ -85,13 +85,7 @@ class Boundary(NamedTuple):
     @property
     def row(self) -> Row:
         """The row of the boundary."""
-        return {
-            "offset": self.offset,
-            "wasLost": self.was_lost,
-            "fate": self.fate,
-            "entries": self.entries,
-            "different": list(self.different),
-        }
+        return {camel_case(name): plain(value) for name, value in self._asdict().items() if name != "partition"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

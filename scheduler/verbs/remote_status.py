@@ -14,7 +14,7 @@ from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.records import columns_of, record, row_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, offset_span
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.log_dir import LogDir
@@ -271,10 +271,6 @@ def _events_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
     return {number: read_events(partition) for number, partition in found.items()}
 
 
-def _span(row: Row) -> str:
-    return "-" if row["endOffset"] is None else f"[{row['startOffset']}, {row['endOffset']})"
-
-
 def _offset_text(value: object) -> str:
     return "-" if value is None else str(value)
 
@@ -337,7 +333,7 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
     kind = "partition"
     columns = (
         PARTITION,
-        Column(key="remote", title="REMOTE", of=_span),
+        Column(key="remote", title="REMOTE", of=offset_span),
         *columns_of(RemoteRow, "readable", "bytes", "orphans", "replaced", "localStartOffset", "told", "waiting"),
     )
 
