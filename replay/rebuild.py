@@ -21,9 +21,8 @@ from resnap.replay.anchor import make_idle
 from resnap.replay.results import join_rounds, next_round, partition_result
 from resnap.replay.run_combine import RunCombine
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
-from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import SplitScan, first_scan_compiles
-from resnap.replay.scan.splits import ANCHOR_PART, TASKS_PER_SLOT, PartStart, Split, SplitSummary, locate
+from resnap.replay.scan.splits import ANCHOR_PART, TASKS_PER_SLOT, PartStart, Reading, Split, SplitSummary, locate
 from resnap.replay.watching import Progress
 from resnap.storage.errors import FormatError, LogDirError, StoreError
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2

@@ -22,7 +22,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar
 
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Reading
 from resnap.replay.spark.settings import SparkSettings
 from resnap.replay.staging import open_sink
 from resnap.storage.errors import UsageError

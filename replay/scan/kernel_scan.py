@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.kernel.summary import Array
     from resnap.replay.scan.header_scan import ScanFacts
-    from resnap.replay.scan.reading import Reading
-    from resnap.replay.scan.splits import Piece, Split
+    from resnap.replay.scan.splits import Piece, Reading, Split
     from resnap.storage.readers import RangeReader
 
 BLOCK_BYTES: Final = 256 << 10

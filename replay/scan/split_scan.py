@@ -16,8 +16,7 @@ from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreEr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.replay.scan.reading import Reading
-    from resnap.replay.scan.splits import Anchor
+    from resnap.replay.scan.splits import Anchor, Reading
     from resnap.storage.readers import RangeReader
 
 

@@ -26,16 +26,18 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
+from resnap.replay.scan import HEADER_READ_BYTES, LEAST_PART_BYTES, PRODUCERS_PER_TASK, SPLIT_BYTES
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, LogDirError, StoreError, in_file
 from resnap.storage.log.indexes import OFFSET_ENTRY
+from resnap.storage.sources.files import Sources
 from resnap.storage.whole_file import open_file, write_whole
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
     from resnap.storage.errors import ResnapError
     from resnap.storage.readers import RangeReader
-    from resnap.storage.sources.files import Sources
 
 MAGIC: Final = b"RSNPSTAT"
 LAYOUT: Final = crc32c(repr(SUMMARY_DTYPE.descr).encode())
@@ -151,6 +152,27 @@ def read_state(state: StateFile) -> Array:
         if found != (MAGIC, LAYOUT, state.crc32c, state.rows) or computed != state.crc32c:
             raise FormatError("state", position=0, expected="what was written", found="something else", hint=hint)
     return np.frombuffer(data, dtype=SUMMARY_DTYPE, offset=HEADER.size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How segments are opened and read: of effect on time and cost, never on the result.
+
+    A plain value, so that it can be sent to executors.
+    """
+
+    sources: Sources = field(default_factory=Sources)
+    kernel: bool = True
+    """Scan by machine code, where that can be made."""
+    header_read_bytes: int = HEADER_READ_BYTES
+    split_bytes: int = SPLIT_BYTES
+    """Segments larger than this are cut into parts of about this size, where several are scanned at once."""
+    least_part_bytes: int = LEAST_PART_BYTES
+    """No segment is cut into parts smaller than this."""
+    threads: int = 1
+    """Segments, or parts of them, scanned at once by the engine without Spark."""
+    producers_per_task: int = PRODUCERS_PER_TASK
+    """A run with more producers is combined by several tasks, each with its range of hashes."""
 
 
 TASKS_PER_SLOT: Final = 3

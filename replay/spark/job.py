@@ -46,9 +46,8 @@ from resnap.replay.results import (
     within,
 )
 from resnap.replay.run_combine import RunCombine
-from resnap.replay.scan.reading import Reading
 from resnap.replay.scan.split_scan import first_scan_compiles
-from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
+from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT, Reading
 from resnap.replay.spark.failures import explain_job_failure
 from resnap.replay.spark.progress import later_tasks, progress_of, watched_jobs
 from resnap.replay.spark.reach import check_reach, is_reached

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
-    from resnap.replay.scan.reading import Reading
-    from resnap.replay.scan.splits import Piece, Split, SplitSummary
+    from resnap.replay.scan.splits import Piece, Reading, Split, SplitSummary
     from resnap.storage.crc32c import Buffer
 
 MOST_BYTES: Final = 1 << 20

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay.producer_state import Expiry
-from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Reading
 from resnap.replay.spark.settings import processors
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.settings.declaration import declared_in

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from resnap.replay.rebuild import plan_splits
-from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Reading
 from tests.benchmarks.datasets import LogOptions
 from tests.benchmarks.measuring import Contender, contest, warm
 from tests.benchmarks.resnap_jobs import all_of, plans_of, run_locally, run_on_spark, spark

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry
-from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS
+from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, Reading
 from resnap.replay.spark.scan_tasks import pack
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.log.names import TopicPartition, segment_name

@@ -9,7 +9,7 @@ from resnap.replay.evidence import load_evidence, segment_spans
 from resnap.replay.plan import plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Reading
 from resnap.replay.watching import Progress
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import load_partition_dir

@@ -33,7 +33,7 @@ import sys
 from resnap.replay.rebuild import scan_part
 from resnap.replay.scan import split_scan
 from resnap.replay.scan.header_scan import SegmentRange
-from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Reading
 from resnap.replay.scan.splits import Split
 assert "numba" not in sys.modules or sys.modules["numba"] is None
 whole = SegmentRange(locator=sys.argv[1], base_offset=0, next_base_offset=None)

@@ -16,8 +16,7 @@ from resnap.replay.scan import kernel_scan
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
 from resnap.replay.scan.kernel_scan import kernel_pieces
 from resnap.replay.scan.producer_fold import plain_pieces
-from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import Split
+from resnap.replay.scan.splits import Reading, Split
 from resnap.storage.errors import FormatError
 from resnap.storage.log.record import KEY, MARKER_VALUE
 from resnap.storage.log.record_batch import (

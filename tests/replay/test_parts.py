@@ -22,8 +22,7 @@ from resnap.replay.rebuild import (
     whole,
     whole_segment,
 )
-from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import index_locator
+from resnap.replay.scan.splits import Reading, index_locator
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from tests.builders import a_partition

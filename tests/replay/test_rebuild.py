@@ -10,7 +10,7 @@ from resnap.replay import results
 from resnap.replay.comparison import Verdict
 from resnap.replay.plan import Coverage
 from resnap.replay.results import Outcome
-from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Reading
 from resnap.replay.window import Unexplained
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.log_dir import load_partition_dir

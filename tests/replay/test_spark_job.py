@@ -16,7 +16,7 @@ import pytest
 from resnap.replay.anchor import begin_at_anchor
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import Outcome
-from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Reading
 from resnap.replay.spark import job
 from resnap.replay.spark.job import SparkRebuild, next_wave
 from resnap.replay.spark.session import spark_session

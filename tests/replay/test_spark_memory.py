@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay.results import Outcome
-from resnap.replay.scan.reading import Reading
+from resnap.replay.scan.splits import Reading
 from resnap.replay.spark.context import spark_context
 from resnap.replay.spark.job import SparkRebuild
 from resnap.replay.spark.settings import SparkSettings

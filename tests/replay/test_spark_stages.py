@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from resnap.replay.anchor import make_idle
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import id_ranges, partition_result
-from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import SCAN_TASK_BYTES
+from resnap.replay.scan.splits import SCAN_TASK_BYTES, Reading
 from resnap.replay.spark.job import FAILED, CombineTask, _assemble, combine, merge, next_wave
 from resnap.replay.spark.scan_tasks import BELOW_ALL, ROWS, block_bytes, divide, join, pack, range_starts, rows_of, scan
 from resnap.replay.staging import DirectorySink

@@ -14,8 +14,7 @@ from resnap.replay.producer_state import Expiry, ProducerStates
 from resnap.replay.rebuild import plan_splits, scan_part
 from resnap.replay.scan import splits
 from resnap.replay.scan.header_scan import HEADER_DTYPE, SegmentRange
-from resnap.replay.scan.reading import Reading
-from resnap.replay.scan.splits import Split
+from resnap.replay.scan.splits import Reading, Split
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.names import TopicPartition
@@ -163,7 +162,7 @@ def test_memory_does_not_grow_with_the_segment(tmp_path: Path) -> None:
         "import resource, sys\n"
         "from resnap.replay.scan.header_scan import SegmentRange\n"
         "from resnap.replay.rebuild import scan_part\n"
-        "from resnap.replay.scan.reading import Reading\n"
+        "from resnap.replay.scan.splits import Reading\n"
         "from resnap.replay.scan.splits import Split\n"
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\n"
         "before = peak()\n"
