@@ -12,7 +12,7 @@ from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.loading import state_directory
 from resnap.scheduler.settings.settings import DECLARED
 from resnap.storage.errors import StalePlanError, UsageError
-from resnap.storage.layouts.segment_form import SegmentForm
+from resnap.storage.layouts import SegmentForm
 from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.words import instant

@@ -13,7 +13,7 @@ from resnap.scheduler.settings.declaration import Count, Duration, Setting, Sett
 from resnap.scheduler.settings.values import IoPriority, parse_size
 from resnap.storage.errors import ConfigurationError
 from resnap.storage.key_file import KeyFile
-from resnap.storage.layouts.segment_form import CHUNK_BYTES, MAX_CHUNK_BYTES, Compression, LayoutName
+from resnap.storage.layouts import CHUNK_BYTES, MAX_CHUNK_BYTES, Compression, LayoutName
 from resnap.storage.stores.s3_settings import CUSTOMER_KEY_BYTES, AddressingStyle, ChecksumMode, Encryption, decoded_key
 
 _ARCHIVES: Final = frozenset({"GLACIER", "DEEP_ARCHIVE"})

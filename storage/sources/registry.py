@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from resnap.storage.layouts import LayoutName, SegmentForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered import ROOT, LocalTiered, key_for_brokers
 from resnap.storage.layouts.mirror import Mirror
-from resnap.storage.layouts.segment_form import LayoutName, SegmentForm
 
 if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import Layout, Tiered

@@ -14,8 +14,8 @@ from uuid import UUID
 
 from resnap.scheduler.cli import run
 from resnap.storage.disk import Disk
+from resnap.storage.layouts import SegmentForm
 from resnap.storage.layouts.aiven.layout import Aiven
-from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.installing.installation import Replace
 from resnap.tiering.installing.staging_area import FINGERPRINT_FILE, read_fingerprint

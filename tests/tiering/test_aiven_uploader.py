@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.errors import ConfigurationError
+from resnap.storage.layouts import SegmentForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.aiven.pieces import INT_MAX
-from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.stores.local import LocalObjectStore
 from tests.fixture_sets import AIVEN
 from tests.tiering.shipping import an_order

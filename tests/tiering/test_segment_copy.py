@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from resnap.storage.layouts import SegmentForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyTask, Uploading, _delivery

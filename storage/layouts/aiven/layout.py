@@ -31,6 +31,7 @@ from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import new_cipher
 from resnap.storage.errors import ConfigurationError, FormatError, VerificationError, in_file
 from resnap.storage.json_values import INT_MAX
+from resnap.storage.layouts import SegmentForm
 from resnap.storage.layouts.aiven import members
 from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment, list_copies
 from resnap.storage.layouts.aiven.manifest import (
@@ -53,7 +54,6 @@ from resnap.storage.layouts.aiven.pieces import (
     stored_piece,
 )
 from resnap.storage.layouts.manifest import ObjectKind, random_blanks
-from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.layouts.segments import (
     BrokersObject,
     Deletion,

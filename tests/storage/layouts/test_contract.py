@@ -16,12 +16,12 @@ import pytest
 from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import NO_KEYS
 from resnap.storage.errors import FormatError, VerificationError
+from resnap.storage.layouts import SegmentForm
 from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.local_tiered import BrokersFolders
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
 from resnap.storage.layouts.mirror import Mirror
-from resnap.storage.layouts.segment_form import SegmentForm
 from resnap.storage.layouts.segments import (
     NewSegment,
     Provenance,
