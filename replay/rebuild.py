@@ -107,29 +107,21 @@ def _parts(whole: Split, part_bytes: int) -> Iterator[Split]:
 def scan_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitSummary:
     """Read ``split`` and summarise it; if it is a part, first find where it begins and ends."""
     scan = begin_part(split, certain_silence_ms, reading)
-    return empty_part(split) if scan is None else scan.summary(tuple(scan.pieces()))
+    return scan.summary(tuple(scan.pieces()))
 
 
-def begin_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitScan | None:
-    """Return the scan of ``split``; None if it is a part without a batch."""
+def begin_part(split: Split, certain_silence_ms: int, reading: Reading) -> SplitScan:
+    """Return the scan of ``split``, which reads nothing of a part without a batch."""
     if not split.is_part:
         return SplitScan(split, certain_silence_ms, reading)
     located = locate(split, reading.sources)
     if located is None:
-        return None
+        return SplitScan(split, certain_silence_ms, reading, is_empty=True)
     try:
         start = _part_start(located.locator, located.start, reading)
     except (FormatError, LogDirError, StoreError):
         start = None  # the scan finds the same error, and reports it
     return SplitScan(replace(split, range=located), certain_silence_ms, reading, start)
-
-
-def empty_part(split: Split) -> SplitSummary:
-    """Return the summary of a part in which no batch begins."""
-    return SplitSummary(
-        segment_index=split.segment_index, part=split.part, facts=ScanFacts(), pieces=(),
-        ends_segment=split.ends_segment,
-    )  # fmt: skip
 
 
 def _part_start(locator: str, position: int, reading: Reading) -> PartStart | None:

@@ -31,11 +31,15 @@ class SplitScan:
     certain_silence_ms: int
     reading: Reading
     start: PartStart | None = None
+    is_empty: bool = False
+    """Whether it is known that no batch begins in the split."""
     facts: ScanFacts = field(default_factory=ScanFacts)
     error: ResnapError | None = None
 
     def pieces(self) -> Iterator[Piece]:
         """Read the split, and yield its summary piece by piece."""
+        if self.is_empty:
+            return
         try:
             if self.split.anchor is not None:
                 yield self._cached_piece(self.split.anchor)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import pickle
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import reduce
 from itertools import groupby, pairwise
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -31,8 +30,8 @@ import numpy as np
 import numpy.typing as npt
 
 from resnap.replay.kernel.summary import SUMMARY_DTYPE, empty
-from resnap.replay.rebuild import begin_part, empty_part, part_bytes, plan_splits
-from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT
+from resnap.replay.rebuild import begin_part, part_bytes, plan_splits
+from resnap.replay.scan.splits import SCAN_TASK_BYTES, TASK_SPLITS, TASKS_PER_SLOT, Piece
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import PartitionPlan, Run
-    from resnap.replay.scan.splits import Piece, Reading, Split, SplitSummary
+    from resnap.replay.scan.splits import Reading, Split, SplitSummary
     from resnap.storage.crc32c import Buffer
 
 MOST_BYTES: Final = 1 << 20
@@ -85,33 +84,10 @@ def block_bytes(partitions: int) -> int:
     return max(LEAST_BYTES, min(MOST_BYTES, _WAITING_BYTES // min(10 * partitions, 1000)))
 
 
-def plan_block(plan: PartitionPlan, run: Run) -> Block:
-    """Return the block with which a task combines the summaries of ``run``, one of those of ``plan``."""
-    return Block(BlockPosition(BELOW_ALL, FACTS, 0), pickle.dumps((plan, run)))
-
-
 def plan_of(stored: Stored) -> tuple[PartitionPlan, Run]:
-    """Return the plan and the run that ``plan_block`` encoded."""
+    """Return the plan and the run in the first block of a run."""
     plan, run = pickle.loads(stored.read())  # noqa: S301 - written by our own tasks
     return plan, run
-
-
-def row_blocks(split: Split, pieces: Iterable[Piece], heads: list[Piece], size: int) -> Iterator[Block]:
-    """Yield the rows of ``pieces`` of ``split``, in blocks of up to ``size`` bytes; add the rest to ``heads``."""
-    for number, piece in enumerate(pieces):
-        heads.append(piece._replace(rows=empty()))
-        yield from _row_blocks(BlockPosition(split.segment_index, ROWS, split.part, number), piece.rows, size)
-
-
-def facts_block(summary: SplitSummary) -> Block:
-    """Return all of ``summary`` without rows, which its pieces must not have."""
-    return Block(BlockPosition(summary.segment_index, FACTS, summary.part), pickle.dumps(summary))
-
-
-def _row_blocks(place: BlockPosition, rows: Array, size: int) -> Iterator[Block]:
-    step = max(1, size // SUMMARY_DTYPE.itemsize)
-    for number, start in enumerate(range(0, len(rows), step)):
-        yield Block(place._replace(number=number), rows[start : start + step].tobytes())
 
 
 def divide(block: Block, starts: Sequence[int]) -> Iterator[tuple[int, Block]]:
@@ -281,28 +257,19 @@ def scan(
     """
     plans, splits = task
     for run, plan, stretch in plans:
-        yield run, plan_block(plan, stretch)
+        yield run, Block(BlockPosition(BELOW_ALL, FACTS, 0), pickle.dumps((plan, stretch)))
+    step = max(1, size // SUMMARY_DTYPE.itemsize)
     for run, split, silence_ms in splits:
-        samples: list[IntArray] = [np.zeros(0, dtype=np.int64)]
-        yield from ((run, block) for block in _split_blocks(split, silence_ms, reading, size, samples))
-        met({run: reduce(join, samples)})
+        scanned = begin_part(split, silence_ms, reading)
+        sample, heads = np.zeros(0, dtype=np.int64), list[Piece]()
+        for number, piece in enumerate(scanned.pieces()):
+            sample = join(sample, sketch(piece.rows["producer_id"]))
+            heads.append(piece._replace(rows=empty()))
+            for block, start in enumerate(range(0, len(piece.rows), step)):
+                place = BlockPosition(split.segment_index, ROWS, split.part, number, block)
+                yield run, Block(place, piece.rows[start : start + step].tobytes())
+        # The facts are known once all is read; they have the pieces without their rows.
+        facts = pickle.dumps(scanned.summary(tuple(heads)))
+        yield run, Block(BlockPosition(split.segment_index, FACTS, split.part), facts)
+        met({run: sample})
         done(split)
-
-
-def _split_blocks(
-    split: Split, silence_ms: int, reading: Reading, size: int, samples: list[IntArray]
-) -> Iterator[Block]:
-    """Yield the blocks of one split, a piece at a time, and at the end its facts."""
-    scan = begin_part(split, silence_ms, reading)
-    if scan is None:
-        yield facts_block(empty_part(split))
-        return
-    heads: list[Piece] = []
-    yield from row_blocks(split, _sample_ids(scan.pieces(), samples), heads, size)
-    yield facts_block(scan.summary(tuple(heads)))
-
-
-def _sample_ids(pieces: Iterable[Piece], samples: list[IntArray]) -> Iterator[Piece]:
-    for piece in pieces:
-        samples.append(sketch(piece.rows["producer_id"]))
-        yield piece
