@@ -255,7 +255,7 @@ def _log_dir(place: str, sources: Sources, clock: Clock) -> Iterator[DoctorFindi
     if not isinstance(log_dir.path, Path):
         return
     if holder is not None:
-        process = f" (process {holder.process_id})" if holder.process_id > 0 else ""
+        process = f" (process {holder})" if holder > 0 else ""
         yield ok("broker", f"running on {place}{process}: every command except install can run beside it")
     else:
         yield _shutdown(place, log_dir)

@@ -226,12 +226,12 @@ def _select(request: Staging, area: StagingArea) -> _Selection:
 
 def _aside(log_dir: LogDir) -> dict[TopicPartition, str]:
     """Return for each partition that is deleted, set aside or still being copied a text that says so."""
-    names = {Path(str(directory.path)).name: directory.kind for directory in log_dir.set_aside}
-    parsed = {text: parse_partition_dir_name(text) for text in names}
+    kinds = log_dir.set_aside
+    parsed = {text: parse_partition_dir_name(text) for text in kinds}
     return {
-        name.topic_partition: f": only {text} is there: {_ASIDE[names[text]]}"
+        name.topic_partition: f": only {text} is there: {_ASIDE[kinds[text]]}"
         for text, name in parsed.items()
-        if name is not None and names[text] in _ASIDE
+        if name is not None and kinds[text] in _ASIDE
     }
 
 

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from resnap.storage.errors import ObjectNotFoundError, in_file
-from resnap.storage.log.log_dir import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, SetAsideDir, Survey, dir_kind
+from resnap.storage.log.log_dir import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, Survey, dir_kind
 from resnap.storage.log.names import DirKind, StorePath, is_segment_name, parse_partition_dir_name
 from resnap.storage.log.partition_dir import PARTITION_METADATA, partition_of_files
 from resnap.storage.log.properties import read_partition_metadata
@@ -68,7 +68,7 @@ class Mirror:
             if not files:
                 continue
             if name is None or kind is not DirKind.LIVE:
-                survey.set_aside.append(SetAsideDir(path=root / directory, kind=kind))
+                survey.set_aside[directory] = kind
             elif topics is None or topics(name.topic_partition):
                 partition = partition_of_files(root / directory, name.topic_partition, files, files.get, checkpoints)
                 found.append((partition, PARTITION_METADATA in files))

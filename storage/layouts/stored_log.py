@@ -92,7 +92,7 @@ def stored_log_dir(
         cluster_id=next(iter(clusters), None),
         broker_id=next(iter(brokers)) if len(brokers) == 1 else None,
         partitions=tuple(loaded),
-        set_aside=(),
+        set_aside={},
         clean_shutdown=False,
         problems=tuple(problems),
         incomplete=tuple(incomplete),

@@ -64,14 +64,6 @@ _PARTITION_MARKS: Final = frozenset({LEADER_EPOCHS, PARTITION_METADATA})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetAsideDir:
-    """A directory of the log dir that is not a partition to work on."""
-
-    path: Place
-    kind: DirKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionProblem:
     """A partition's directory, or a file that speaks for the whole log dir, that could not be read; the rest was."""
 
@@ -99,8 +91,8 @@ class LogDir:
     broker_id: int | None
     partitions: tuple[PartitionDir, ...]
     """By topic, then partition."""
-    set_aside: tuple[SetAsideDir, ...]
-    """By name."""
+    set_aside: Mapping[str, DirKind]
+    """By their names, ascending: the directories that are not partitions to work on."""
     unwanted: tuple[Path, ...] = ()
     """Directories of a broker's other partitions, which were not asked for and are not read."""
     unknown: tuple[Path, ...] = ()
@@ -126,7 +118,7 @@ class Survey:
     fetch: Callable[[str], bytes | None]
     """Gives the content of a file of the log dir by its name; None where there is none."""
     partitions: list[PartitionDir] = field(default_factory=list)
-    set_aside: list[SetAsideDir] = field(default_factory=list)
+    set_aside: dict[str, DirKind] = field(default_factory=dict)
     unwanted: list[Path] = field(default_factory=list)
     problems: list[PartitionProblem] = field(default_factory=list)
 
@@ -178,7 +170,7 @@ class Survey:
             cluster_id=meta.cluster_id if meta else None,
             broker_id=meta.node_id if meta else None,
             partitions=tuple(sorted(self.partitions, key=lambda partition: partition.topic_partition)),
-            set_aside=tuple(self.set_aside),
+            set_aside=self.set_aside,
             unwanted=tuple(self.unwanted) if meta else (),
             unknown=tuple(self._unknown()),
             clean_shutdown=clean_shutdown,
@@ -188,7 +180,7 @@ class Survey:
 
     def _unknown(self) -> Iterator[Path]:
         if isinstance(self.path, Path):
-            yield from (self.path / one.path.name for one in self.set_aside if is_unknown_directory(one.path.name))
+            yield from (self.path / name for name in self.set_aside if is_unknown_directory(name))
             for partition in self.partitions:
                 yield from (self.path / partition.path.name / name for name in partition.unknown)
 
@@ -280,12 +272,12 @@ def _sort_out(survey: Survey, listed: Mapping[str, bool], wants: Callable[[Parti
     """Return the directories of wanted partitions; the others come into ``survey``. ``listed``: whether each is one."""
     wanted: list[Path] = []
     for entry_name in sorted(name for name, is_dir in listed.items() if is_dir):
-        name, directory = parse_partition_dir_name(entry_name), Path(str(survey.path), entry_name)
+        name = parse_partition_dir_name(entry_name)
         kind = dir_kind(name)
         if name is None or kind is not DirKind.LIVE:
-            survey.set_aside.append(SetAsideDir(path=directory, kind=kind))
+            survey.set_aside[entry_name] = kind
         else:
-            (wanted if wants(name) else survey.unwanted).append(directory)
+            (wanted if wants(name) else survey.unwanted).append(Path(str(survey.path), entry_name))
     return wanted
 
 

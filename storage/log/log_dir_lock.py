@@ -53,25 +53,17 @@ _TURNS: Final[dict[tuple[int, int], threading.Lock]] = {}
 """One for each tested log dir: a disk that does not answer blocks no other one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockHolder:
-    """A process that uses the log dir."""
-
-    process_id: int
-    """As seen from here; 0 or less for a process of another container."""
-
-    @property
-    def description(self) -> str:
-        """The process for messages, with its name if the system shows it."""
-        if self.process_id <= 0:
-            return "a process of another container or machine"
-        with suppress(OSError):
-            return f"process {self.process_id} ({Path(f'/proc/{self.process_id}/comm').read_text().strip()})"
-        return f"process {self.process_id}"
+def process_name(process_id: int) -> str:
+    """Return a process for messages, with its name if the system shows it; 0 or less is one of another container."""
+    if process_id <= 0:
+        return "a process of another container or machine"
+    with suppress(OSError):
+        return f"process {process_id} ({Path(f'/proc/{process_id}/comm').read_text().strip()})"
+    return f"process {process_id}"
 
 
-def lock_holder(log_dir: Path) -> LockHolder | None:
-    """Return the holder of the lock of ``log_dir``; None if it is free, or there is no lock file.
+def lock_holder(log_dir: Path) -> int | None:
+    """Return the process that holds the lock of ``log_dir``; None if it is free, or there is no lock file.
 
     Raises:
         LogDirError: the lock file may not be opened.
@@ -183,10 +175,10 @@ def in_use(log_dir: Path, who: str) -> LogDirInUseError:
     )
 
 
-def _holder(descriptor: int) -> LockHolder | None:
+def _holder(descriptor: int) -> int | None:
     wanted = _RECORD_LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
     kind, _, _, _, process_id = _RECORD_LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted))
-    return None if kind == fcntl.F_UNLCK else LockHolder(process_id=process_id)
+    return None if kind == fcntl.F_UNLCK else int(process_id)
 
 
 def _take(descriptor: int, path: Path) -> None:
@@ -197,7 +189,8 @@ def _take(descriptor: int, path: Path) -> None:
             hint = "the file system must support POSIX record locks, which brokers need, too"
             raise LogDirError(f"{path}: cannot be locked: {error.strerror}", hint=hint) from error
         holder = _holder(descriptor)
-        raise in_use(path.parent, holder.description if holder else "a process that has just ended") from error
+        who = "a process that has just ended" if holder is None else process_name(holder)
+        raise in_use(path.parent, who) from error
 
 
 def _open_or_make(path: Path) -> tuple[int, bool]:
@@ -305,4 +298,4 @@ def refuse_running(log_dir: Path) -> None:
     refuse_root(log_dir)
     holder = lock_holder(log_dir)
     if holder is not None:
-        raise in_use(log_dir, holder.description)
+        raise in_use(log_dir, process_name(holder))

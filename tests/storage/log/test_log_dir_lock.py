@@ -11,7 +11,7 @@ import pytest
 
 from resnap.storage.errors import LogDirError, LogDirInUseError
 from resnap.storage.log import log_dir_lock
-from resnap.storage.log.log_dir_lock import LockHolder, hold_lock, lock_holder
+from resnap.storage.log.log_dir_lock import hold_lock, lock_holder, process_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -170,8 +170,8 @@ def test_a_read_only_disk_is_reported(read_only_disk: Path) -> None:
 
 
 def test_a_process_of_another_container_has_no_number_here() -> None:
-    assert LockHolder(process_id=0).description == "a process of another container or machine"
-    assert LockHolder(process_id=2**22 + 1).description == f"process {2**22 + 1}"
+    assert process_name(0) == "a process of another container or machine"
+    assert process_name(2**22 + 1) == f"process {2**22 + 1}"
 
 
 def test_a_lock_of_ones_own_is_not_taken_twice_and_outlasts_the_attempt(tmp_path: Path) -> None:
