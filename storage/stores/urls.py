@@ -14,11 +14,10 @@ from resnap.storage.stores.protocol import is_safe_path
 from resnap.storage.stores.s3_settings import S3Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from resnap.storage.stores.protocol import ObjectStore
 
 FORMS: Final = "a store is s3://BUCKET[/PREFIX], file:///ABSOLUTE/DIRECTORY or memory://NAME[/PREFIX]"
+_SCHEMES: Final = frozenset({"s3", "file", "memory"})
 _GOOGLE: Final = (
     "a bucket of Google's is reached as S3: s3://BUCKET[/PREFIX] with --s3-endpoint-url https://storage.googleapis.com"
     " and an HMAC key"
@@ -53,7 +52,20 @@ def open_store(url: str, s3: S3Settings | None = None) -> ObjectStore:
         hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         raise UsageError("a store URL with credentials in it: expected none", hint=hint)
     check_form(url)
-    return _OPENERS[scheme.lower()](url, rest, s3 or S3Settings())
+    if (path := local_path(url)) is not None:
+        return LocalObjectStore(path)
+    name, prefix = _name_and_prefix(url, rest)
+    if scheme.lower() == "memory":
+        return MemoryObjectStore(name, prefix)
+    if not _BUCKET.fullmatch(name):
+        raise UsageError(f"store URL {url!r}: {name!r} is not the name of a bucket", hint=FORMS)
+    if "?" in prefix or "#" in prefix:
+        hint = "endpoint, region and the like are settings, not parts of the URL"
+        raise UsageError(f"store URL {url!r}: expected a prefix without ? and #", hint=hint)
+    # boto3 takes a second to import; commands that do not use S3 should not wait for it.
+    from resnap.storage.stores.s3 import S3ObjectStore  # noqa: PLC0415
+
+    return S3ObjectStore(name, prefix, s3 or S3Settings())
 
 
 def check_form(url: str) -> None:
@@ -64,7 +76,7 @@ def check_form(url: str) -> None:
 
     """
     scheme, separator, _ = url.partition("://")
-    if separator and scheme.lower() in _OPENERS:
+    if separator and scheme.lower() in _SCHEMES:
         return
     if separator:
         hint = FORMS
@@ -123,31 +135,6 @@ def is_store_url(text: str) -> bool:
     return "://" in text or _NEARLY.match(text) is not None
 
 
-def _open_memory(url: str, rest: str, _: S3Settings) -> ObjectStore:
-    name, prefix = _name_and_prefix(url, rest)
-    return MemoryObjectStore(name, prefix)
-
-
-def _open_file(url: str, _: str, __: S3Settings) -> ObjectStore:
-    path = local_path(url)
-    if path is None:
-        raise AssertionError("only file:// comes here")
-    return LocalObjectStore(path)
-
-
-def _open_s3(url: str, rest: str, settings: S3Settings) -> ObjectStore:
-    bucket, prefix = _name_and_prefix(url, rest)
-    if not _BUCKET.fullmatch(bucket):
-        raise UsageError(f"store URL {url!r}: {bucket!r} is not the name of a bucket", hint=FORMS)
-    if "?" in prefix or "#" in prefix:
-        hint = "endpoint, region and the like are settings, not parts of the URL"
-        raise UsageError(f"store URL {url!r}: expected a prefix without ? and #", hint=hint)
-    # boto3 takes a second to import; commands that do not use S3 should not wait for it.
-    from resnap.storage.stores.s3 import S3ObjectStore  # noqa: PLC0415
-
-    return S3ObjectStore(bucket, prefix, settings)
-
-
 def _name_and_prefix(url: str, rest: str) -> tuple[str, str]:
     name, _, prefix = rest.partition("/")
     prefix = prefix.rstrip("/")
@@ -156,10 +143,3 @@ def _name_and_prefix(url: str, rest: str) -> tuple[str, str]:
     if prefix and not is_safe_path(prefix):
         raise UsageError(f"store URL {url!r}: the prefix has an empty part, '.' or '..'", hint=FORMS)
     return name, prefix
-
-
-_OPENERS: Final[dict[str, Callable[[str, str, S3Settings], ObjectStore]]] = {
-    "file": _open_file,
-    "memory": _open_memory,
-    "s3": _open_s3,
-}
