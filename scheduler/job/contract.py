@@ -162,7 +162,7 @@ class Observer:
 
 
 class Context(Protocol):
-    """What a job has at hand while it runs. The shell's is ``Invocation``, the service's ``ServiceContext``."""
+    """What a job has at hand while it runs. The shell's is ``Invocation``, the service's ``RunContext``."""
 
     @property
     def settings(self) -> Settings:

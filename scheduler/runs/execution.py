@@ -192,11 +192,14 @@ class Execution:
             self.observer.warn(warning)
         saved = self._saved_plan(run)
         scope = scope_for(settings, run.request, saved)
-        configured = scanned_sources(settings)
-        observer = RunObserver(run=run, scope=scope, service=self, configured=configured)
-        context = ServiceContext(settings=settings, observer=observer, report=report)
+        context = RunContext(
+            settings=settings, run=run, scope=scope, service=self, configured=scanned_sources(settings), report=report
+        )
         verb = verb_of(run.kind)
-        to = {} if verb.to is None else {verb.to: _destination(run)}
+        destination = run.request.destination
+        if verb.to is not None and destination is None:
+            raise UsageError(f"a run of kind {run.kind} needs a destination", hint="give `destination`, a URL")
+        to = {} if verb.to is None else {verb.to: destination}
         given = verb.given(run.request.settings)
         return context.keep(*verb.begin(context, scope=scope, saved=saved, separately=True, **to, **given))
 
@@ -207,13 +210,6 @@ class Execution:
         if text is None:
             raise UsageError(f"there is no plan {run.request.plan}", hint="make it again: POST /v1/plans")
         return read_saved_plan(text)
-
-
-def _destination(run: Run) -> str:
-    """Return where the run writes to; raises UsageError where the request names nothing."""
-    if run.request.destination is None:
-        raise UsageError(f"a run of kind {run.kind} needs a destination", hint="give `destination`, a URL")
-    return run.request.destination
 
 
 def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None = None) -> Scope:
@@ -228,14 +224,19 @@ def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None =
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunObserver(Observer):
-    """Keeps what a run finds and makes, for the overview, the metrics and the quota of its principal."""
+class RunContext(Observer):
+    """What a job has at hand while the service runs it.
 
+    It keeps what the run finds and makes, for the overview, the metrics and the quota of its principal.
+    """
+
+    settings: Settings
     run: Run
     scope: Scope
     service: Execution
     configured: tuple[str, ...]
     """Sources that are scanned regularly: of others nothing is kept but the run."""
+    report: RunReport
 
     def _kept_as(self, source: str) -> str | None:
         """Return the configuration's name for ``source``, which may have been asked for by another; None without."""
@@ -327,23 +328,19 @@ class RunObserver(Observer):
         if self.run.is_of_everything:
             self.service.observer.replicas(states)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceContext:
-    """What a job has at hand while the service runs it."""
-
-    settings: Settings
-    observer: RunObserver
-    report: RunReport
+    @property
+    def observer(self) -> RunContext:
+        """Itself is notified of what is found and made."""
+        return self
 
     @property
     def clock(self) -> Clock:
         """What time it is."""
-        return self.observer.service.clock
+        return self.service.clock
 
     def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002 - Spark stays, once it runs
         """Return the engine that all runs share."""
-        return self.observer.service.engine
+        return self.service.engine
 
     def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
         """Return what stores the progress of each of ``tasks``."""
@@ -354,7 +351,7 @@ class ServiceContext:
 
     def warn(self, text: str) -> None:
         """Write it to the log."""
-        self.observer.service.observer.warn(text)
+        self.service.observer.warn(text)
 
     def error(self, error: ResnapError) -> None:
         """Keep what is wrong with a part of the work that no result describes."""
