@@ -10,20 +10,19 @@ the results are joined: a boundary is written only if every range rebuilt it, it
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from resnap.replay.boundary_state import fewest, harmful
-from resnap.replay.comparison import Producers, Verdict
+from resnap.replay.comparison import Comparison, Producers, Verdict
 from resnap.replay.plan import PartitionPlan, reach_back
 from resnap.storage.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.replay.comparison import Comparison
     from resnap.replay.evidence import BoundaryEvidence
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, Coverage, Run
@@ -232,13 +231,7 @@ def _at_boundary(evidence: BoundaryEvidence, ids: IdRange) -> BoundaryEvidence:
     def held(by_id: Mapping[int, _T]) -> dict[int, _T]:
         return {producer_id: value for producer_id, value in by_id.items() if ids.holds(producer_id)}
 
-    return replace(
-        evidence,
-        spanning=held(evidence.spanning),
-        shown=held(evidence.shown),
-        at_boundary=held(evidence.at_boundary),
-        by_index=held(evidence.by_index),
-    )
+    return replace(evidence, **{field.name: held(getattr(evidence, field.name)) for field in fields(evidence)})
 
 
 def of_range(summary: SplitSummary, ids: IdRange) -> SplitSummary:
@@ -281,17 +274,14 @@ def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
         return None
     verdicts = {comparison.verdict for comparison in ranges}
     worst = next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
+    of_each = ((field.name, [getattr(comparison, field.name) for comparison in ranges]) for field in fields(Comparison))
+    joined: dict[str, Any] = {
+        name: Producers.join(values) for name, values in of_each if isinstance(values[0], Producers)
+    }
     return replace(
         ranges[0],
         verdict=worst,
-        missing=Producers.join([comparison.missing for comparison in ranges]),
-        different=Producers.join([comparison.different for comparison in ranges]),
-        swept=Producers.join([comparison.swept for comparison in ranges]),
-        coordinator_lost=Producers.join([comparison.coordinator_lost for comparison in ranges]),
-        batch_lost=Producers.join([comparison.batch_lost for comparison in ranges]),
-        coordinator_kept=Producers.join([comparison.coordinator_kept for comparison in ranges]),
-        older_rules=Producers.join([comparison.older_rules for comparison in ranges]),
-        unrecorded=Producers.join([comparison.unrecorded for comparison in ranges]),
+        **joined,
         unread_since_ms=min(_known(ranges, lambda boundary: boundary.unread_since_ms), default=None),
     )
 
