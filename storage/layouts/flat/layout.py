@@ -49,21 +49,17 @@ from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 from resnap.storage.stores.protocol import UNKNOWN, length_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from uuid import UUID
 
     from resnap.storage.encryption import KeyRing
-    from resnap.storage.layouts.flat.listing import FlatListing
     from resnap.storage.layouts.segments import (
         BrokersObject,
         NewSegment,
-        PartitionFacts,
         RightParts,
         StoredManifest,
-        Unnamed,
     )
     from resnap.storage.log.log_dir import LogDir
-    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
 _MANIFEST_IN_THE_WAY: Final = "see it with `resnap inspect`; delete it to ship the segment again"
@@ -102,6 +98,9 @@ class Flat:
     remedy_when_verified: str = TIER_AGAIN
     remedy: str = "see `resnap verify URL`; delete the manifest to ship the segment again"
     log_key = staticmethod(log_key)
+    listing = staticmethod(list_shipped)
+    manifest_records = staticmethod(partition_facts)
+    unnamed_objects = staticmethod(unnamed_objects)
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is a key of this layout."""
@@ -130,14 +129,6 @@ class Flat:
                 return f"{entry.key} is not where brokers read"
         missing = NEEDED - {entry.kind for entry in found.objects}
         return f"there is no {min(missing)}" if missing else None
-
-    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> FlatListing:
-        """Return the segments that have manifests."""
-        return list_shipped(store, wants, within)
-
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> PartitionFacts:
-        """Return the digests of all files, as manifests record them."""
-        return partition_facts(store, partition)
 
     def replacements(
         self,
@@ -236,10 +227,6 @@ class Flat:
             objects=tuple((entry.key, entry.size_bytes) for entry in manifest.objects),
             is_replaceable=manifest.log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
         )
-
-    def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:
-        """Return the objects that no manifest names."""
-        return unnamed_objects(store, listed)
 
     def brokers_object(self, key: str) -> BrokersObject | None:  # noqa: ARG002
         """Return None: brokers do not read these keys."""

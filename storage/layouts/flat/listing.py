@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
@@ -154,14 +154,6 @@ def _pieces_at(store: ObjectStore, places: Iterable[FlatKey]) -> list[Piece]:
     return pieces
 
 
-class _Names(NamedTuple):
-    """The objects that a manifest names, or the reason why it cannot be read."""
-
-    place: FlatKey
-    keys: frozenset[str]
-    error: FormatError | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class FlatListing:
     """One listing of ``store``."""
@@ -244,9 +236,9 @@ def unnamed_objects(store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed
     A partition with an unreadable manifest is skipped: that manifest may name any object.
     """
     places = [place for info in listed if (place := segment_of_manifest(info))]
-    read = list(each(partial(_names, store), places, remote=True))
-    named = frozenset().union(*(found.keys for found in read))
-    closed = {found.place.folder for found in read if found.error is not None}
+    read = list(each(partial(_named_by, store), places, remote=True))
+    named = frozenset[str]().union(*(found for found in read if not isinstance(found, FormatError)))
+    closed = {place.folder for place, found in zip(places, read, strict=True) if isinstance(found, FormatError)}
     return Unnamed(
         objects=tuple(
             info
@@ -256,22 +248,23 @@ def unnamed_objects(store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed
             and place.extension != MANIFEST_EXTENSION
             and place.folder not in closed
         ),
-        unreadable=tuple(found.error for found in read if found.error is not None),
+        unreadable=tuple(found for found in read if isinstance(found, FormatError)),
     )
 
 
-def _names(store: ObjectStore, place: FlatKey) -> _Names:
+def _named_by(store: ObjectStore, place: FlatKey) -> frozenset[str] | FormatError:
+    """Return the objects that a manifest names, itself included, or the reason why it cannot be read."""
     try:
         body = store.get(place.key)
         if body == TOMBSTONE:
-            return _Names(place, frozenset())
+            return frozenset()
         with in_file(place.key):
             manifest = read_manifest(body)
     except ObjectNotFoundError:
-        return _Names(place, frozenset())
+        return frozenset()
     except FormatError as error:
-        return _Names(place, frozenset(), error)
-    return _Names(place, frozenset({place.key, *(entry.key for entry in manifest.objects)}))
+        return error
+    return frozenset({place.key, *(entry.key for entry in manifest.objects)})
 
 
 def _place(key: str) -> FlatKey:
