@@ -150,7 +150,11 @@ def scratch_directory(purpose: str) -> Iterator[Path]:
     """
     prefix = f"resnap-{purpose}-"
     sweep(_temporary(), prefix)
-    directory, lock = _made(prefix)
+    try:
+        directory, lock = _make(prefix)
+    except OSError as error:
+        what = f"{_temporary()}: no temporary directory can be made: {error.strerror}"
+        raise LogDirError(what, hint=_HINT) from error
     try:
         yield directory
     finally:
@@ -186,14 +190,6 @@ def _temporary() -> Path:
         return Path(tempfile.gettempdir())
     except OSError as error:
         raise LogDirError(f"no temporary directory can be written: {error.strerror}", hint=_HINT) from error
-
-
-def _made(prefix: str) -> tuple[Path, int]:
-    try:
-        return _make(prefix)
-    except OSError as error:
-        what = f"{_temporary()}: no temporary directory can be made: {error.strerror}"
-        raise LogDirError(what, hint=_HINT) from error
 
 
 def _make(prefix: str) -> tuple[Path, int]:

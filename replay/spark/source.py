@@ -182,38 +182,20 @@ class KafkaLogSource(DataSource):  # type: ignore[misc] # pyspark is untyped her
 
         """
         with _add_hint():
-            return KafkaLogReader(
-                paths_of(self.options),
-                self.options.get("topic"),
-                self.options.get("remote"),
-                sources_of(self.options),
-                requested_columns(schema, schema_of(self.options)),
-                gives_records=gives_records(self.options),
-                skips_damage=skips_damage(self.options),
-            )
+            return KafkaLogReader(self.options, schema)
 
 
 class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyped here
     """Lists segments where Spark plans, and reads them where it works."""
 
-    def __init__(
-        self,
-        paths: tuple[str, ...],
-        topic: str | None,
-        remote: str | None,
-        sources: Sources,
-        columns: tuple[str, ...],
-        *,
-        gives_records: bool,
-        skips_damage: bool,
-    ) -> None:
-        self._paths = paths
-        self._topic = topic
-        self._remote = remote
-        self._pruning = Pruning(sources=sources)
-        self._columns = columns
-        self._gives_records = gives_records
-        self._skips_damage = skips_damage
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._paths = paths_of(options)
+        self._topic = options.get("topic")
+        self._remote = options.get("remote")
+        self._pruning = Pruning(sources=sources_of(options))
+        self._columns = requested_columns(schema, schema_of(options))
+        self._gives_records = gives_records(options)
+        self._skips_damage = skips_damage(options)
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         """Keep ``filters`` to skip whole segments, and return them all: Spark filters each row again."""
