@@ -60,7 +60,7 @@ LogDirs: TypeAlias = Annotated[
 ]
 
 
-def flag_annotation(name: str, *, may_dump: bool = False) -> Any:  # noqa: ANN401 - a type
+def flag_annotation(name: str, *, may_dump: bool) -> Any:  # noqa: ANN401 - a type
     """Return the annotation by which Typer makes the flag of a setting; ``dump-log`` is for few commands."""
     one = DECLARED[name]
     kind = one.command_line_type()

@@ -87,7 +87,7 @@ def holders_of(
     connect: Connect | None,
     producer_ids: Collection[int],
     warn: Callable[[str], None],
-    led: tuple[TopicPartition, int] | None = None,
+    led: tuple[TopicPartition, int] | None,
 ) -> Holders:
     """Return the transactional ids of ``producer_ids``, from the running cluster if configured, else from ``log_dir``.
 

@@ -101,16 +101,14 @@ def rules_of(settings: Settings, clock: Clock) -> ReplayRules:
     )
 
 
-def metadata_log_of(settings: Settings, place: str | None) -> Path:
+def metadata_log_of(settings: Settings, place: Path | None) -> Path:
     """Return the directory of the cluster's metadata log: ``place``, or from the settings or ``log.dirs``.
 
     Raises:
         UsageError: nothing says.
 
     """
-    if place is not None:
-        return Path(place)
-    found = settings.metadata_log or find_metadata_log(settings.log_dirs)
+    found = place or settings.metadata_log or find_metadata_log(settings.log_dirs)
     if found is None:
         hint = "give --metadata-log DIR: __cluster_metadata-0 of a controller or broker, or the log dir that holds it"
         raise UsageError("there is no metadata log to read", hint=hint)

@@ -163,7 +163,7 @@ class Step(NamedTuple):
 
 
 def way_of(
-    verdicts: Mapping[Verdict, int], waiting: Mapping[UnblockedBy, int], ready_topics: int, unread: int = 0
+    verdicts: Mapping[Verdict, int], waiting: Mapping[UnblockedBy, int], ready_topics: int, unread: int
 ) -> list[Step]:
     """Return the steps, of which the first that is not done is here.
 

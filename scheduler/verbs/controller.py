@@ -76,8 +76,8 @@ def run(
         ResnapError: the log cannot be read.
 
     """
-    place = None if request.directory is None else str(request.directory)
-    yield Reported(what=load_image(metadata_log_of(context.settings, place)).relying_on(*relying_on))
+    directory = metadata_log_of(context.settings, request.directory)
+    yield Reported(what=load_image(directory).relying_on(*relying_on))
 
 
 def _count(value: object) -> str:
@@ -348,7 +348,7 @@ def run_audit(request: AuditRequest, context: Context) -> Iterator[Reported[Audi
     scope = scope_of(settings, [request.log_dir])
     sources = sources_of(settings)
     beside = None if settings.metadata_log else find_metadata_log([request.log_dir])
-    directory = metadata_log_of(settings, None if beside is None else str(beside))
+    directory = metadata_log_of(settings, beside)
     log_dir = open_source(request.log_dir, sources, topics=lambda partition: scope.wants(partition.topic))
     if not log_dir.partitions and not log_dir.problems:
         raise nothing_in(scope)

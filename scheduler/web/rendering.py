@@ -117,10 +117,9 @@ def picture(width: float, height: float, title: str, shapes: Iterable[Markup], *
     return element("svg", element("title", title), *shapes, class_=f"picture {class_}", viewBox=box, role="img")
 
 
-def rect(x: float, y: float, width: float, height: float, tone: str, title: str = "") -> Markup:
+def rect(x: float, y: float, width: float, height: float, tone: str, title: str) -> Markup:
     """Return a filled rectangle, with a title for who points at it."""
-    inside = [element("title", title)] if title else []
-    return element("rect", *inside, class_=tone, x=x, y=y, width=width, height=height)
+    return element("rect", element("title", title), class_=tone, x=x, y=y, width=width, height=height)
 
 
 def bar(parts: Sequence[Part], whole: float) -> Markup:
