@@ -28,7 +28,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from importlib import resources
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
 import fastavro
@@ -239,12 +239,6 @@ class Manifest:
         return next((entry for entry in self.objects if entry.kind is kind), None)
 
 
-class _Problem(NamedTuple):
-    what: str
-    expected: str
-    found: object
-
-
 def write_manifest(manifest: Manifest) -> bytes:
     """Return the file that holds ``manifest``; equal manifests give equal bytes.
 
@@ -252,9 +246,8 @@ def write_manifest(manifest: Manifest) -> bytes:
         ValueError: it contradicts itself, and reading would refuse it.
 
     """
-    problem = next(_problems(manifest), None)
-    if problem:
-        raise ValueError(f"manifest {problem.what}: expected {problem.expected}, found {problem.found}")
+    for what, expected, found in _problems(manifest):
+        raise ValueError(f"manifest {what}: expected {expected}, found {found}")
     record = manifest_record(manifest)
     stream = io.BytesIO()
     metadata = {_CHECKSUM: f"{_record_checksum(record, _SCHEMA):08x}"}
@@ -283,10 +276,8 @@ def read_manifest(data: bytes) -> Manifest:
         manifest = _from_record(record)
     except ValueError as error:
         raise FormatError(f"manifest value: {error}", position=position) from error
-    problem = next(_problems(manifest), None)
-    if problem:
-        raise FormatError(f"manifest {problem.what}", position=position, expected=problem.expected,
-                          found=problem.found)  # fmt: skip
+    for what, expected, found in _problems(manifest):
+        raise FormatError(f"manifest {what}", position=position, expected=expected, found=found)
     return manifest
 
 
@@ -377,39 +368,39 @@ def _origin(record: Mapping[str, Any]) -> SnapshotOrigin:
     )
 
 
-def _problems(manifest: Manifest) -> Iterator[_Problem]:
-    """Yield what is invalid in a manifest of ours, the most serious first."""
+def _problems(manifest: Manifest) -> Iterator[tuple[str, str, object]]:
+    """Yield what is invalid in a manifest of ours, what is expected and what was found, the most serious first."""
     base, end = manifest.base_offset, manifest.next_base_offset
     if manifest.format_version != FORMAT_VERSION:
-        yield _Problem("format version", str(FORMAT_VERSION), manifest.format_version)
+        yield "format version", str(FORMAT_VERSION), manifest.format_version
     if not (0 <= base < end and base - 1 <= manifest.last_offset < end):
-        yield _Problem("offsets", "0 <= base <= last + 1 <= next base", (base, manifest.last_offset, end))
+        yield "offsets", "0 <= base <= last + 1 <= next base", (base, manifest.last_offset, end)
     if manifest.partition < 0:
-        yield _Problem("partition", "0 or more", manifest.partition)
+        yield "partition", "0 or more", manifest.partition
     topic_problem = topic_name_problem(manifest.topic)
     if topic_problem:
-        yield _Problem("topic", topic_problem, manifest.topic)
+        yield "topic", topic_problem, manifest.topic
     epochs = manifest.leader_epochs
     if any(a.epoch >= b.epoch or a.start_offset >= b.start_offset for a, b in pairwise(epochs)):
-        yield _Problem("leader epochs", "ascending epochs and offsets", epochs)
+        yield "leader epochs", "ascending epochs and offsets", epochs
     kinds = [entry.kind for entry in manifest.objects]
     if len(set(kinds)) != len(kinds) or not {ObjectKind.LOG, ObjectKind.SNAPSHOT} <= set(kinds):
-        yield _Problem("objects", "each kind once, log and snapshot among them", ", ".join(kinds) or "none")
+        yield "objects", "each kind once, log and snapshot among them", ", ".join(kinds) or "none"
     if len({entry.key for entry in manifest.objects}) != len(kinds):
-        yield _Problem("objects", "a key for each", [entry.key for entry in manifest.objects])
+        yield "objects", "a key for each", [entry.key for entry in manifest.objects]
     for entry in manifest.objects:
         yield from _object_problems(entry)
 
 
-def _object_problems(entry: ManifestObject) -> Iterator[_Problem]:
+def _object_problems(entry: ManifestObject) -> Iterator[tuple[str, str, object]]:
     if not is_safe_path(entry.key):
-        yield _Problem("object key", "a path below the prefix", repr(entry.key))
+        yield "object key", "a path below the prefix", repr(entry.key)
     if entry.size_bytes < 0:
-        yield _Problem("object size", "0 bytes or more", entry.size_bytes)
+        yield "object size", "0 bytes or more", entry.size_bytes
     if not _SHA256.fullmatch(entry.sha256):
-        yield _Problem("object SHA-256", "64 lower-case hex digits", repr(entry.sha256))
+        yield "object SHA-256", "64 lower-case hex digits", repr(entry.sha256)
     if not 0 <= entry.crc32c < _CRC_END:
-        yield _Problem("object CRC-32C", "an unsigned number of 32 bits", entry.crc32c)
+        yield "object CRC-32C", "an unsigned number of 32 bits", entry.crc32c
 
 
 def _record(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the dataclasses above
