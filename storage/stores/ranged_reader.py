@@ -59,9 +59,11 @@ def ranged_reader(
     with ThreadPoolExecutor(ranges_in_flight, thread_name_prefix="resnap-range") as threads:
         try:
             yield RangedReader(
-                _Fetcher(store, key, found.etag, threads),
+                store,
+                key,
                 found,
                 first,
+                threads,
                 ranges_in_flight=ranges_in_flight,
                 range_bytes=range_bytes,
                 end=found.size_bytes if end is None else min(end, found.size_bytes),
@@ -79,54 +81,26 @@ def _open_object(store: ObjectStore, key: str, length: int) -> tuple[ObjectInfo,
     return store.head(key), b""
 
 
-class _Fetcher:
-    """Requests ranges of one version of one object."""
-
-    def __init__(self, store: ObjectStore, key: str, etag: str, threads: ThreadPoolExecutor) -> None:
-        self.locator = f"{store.url}/{key}"
-        self.etag = etag
-        self._store, self._key = store, key
-        self._threads = threads
-
-    def ask(self, start: int, end: int) -> _Range:
-        """Request [start, end) in the background."""
-        return _Range(start, end, self._threads.submit(self.fetch, start, end))
-
-    def fetch(self, start: int, end: int) -> bytes:
-        """Return [start, end), which is not empty and is within the object."""
-        for attempt in range(1, _ATTEMPTS):
-            try:
-                return self._fetch(start, end)
-            except StoreUnavailableError:
-                if not pause(_PAUSE_S * attempt):
-                    raise
-        return self._fetch(start, end)
-
-    def _fetch(self, start: int, end: int) -> bytes:
-        data = self._store.get_range(self._key, start, end, etag=self.etag)
-        if len(data) != end - start:
-            raise object_changed_error(self.locator, self._key)
-        return data
-
-
 class RangedReader:
     """A ``RangeReader`` of an object; one thread may use it."""
 
     def __init__(
         self,
-        fetcher: _Fetcher,
+        store: ObjectStore,
+        key: str,
         found: ObjectInfo,
         first: bytes,
+        threads: ThreadPoolExecutor,
         *,
         ranges_in_flight: int,
         range_bytes: int,
         end: int,
     ) -> None:
-        self.locator = fetcher.locator
-        self.etag = fetcher.etag
+        self.locator = f"{store.url}/{key}"
+        self.etag = found.etag
         """Of the version that is read."""
         self.size_bytes, self.modified_ms = found.size_bytes, found.modified_ms
-        self._fetcher = fetcher
+        self._store, self._key, self._threads = store, key, threads
         self._most, self._range_bytes, self._end = ranges_in_flight, range_bytes, end
         self._window: deque[_Range] = deque()
         """Adjacent and ascending; at most ``_most``."""
@@ -149,7 +123,7 @@ class RangedReader:
         if position >= end:
             return b""
         if self._window and position < self._window[0].start:
-            return self._fetcher.fetch(position, end)  # a read backwards, which changes nothing
+            return self._fetch(position, end)  # a read backwards, which changes nothing
         step, wanted = self._plan(position, end)
         while self._window and self._window[0].end <= position:
             self._window.popleft().data.cancel()
@@ -176,5 +150,22 @@ class RangedReader:
         """Request what is wanted from ``at`` on and not in flight yet, within the limit."""
         start = self._window[-1].end if self._window else at
         while start < wanted and len(self._window) < self._most:
-            self._window.append(self._fetcher.ask(start, min(start + step, wanted)))
-            start = self._window[-1].end
+            end = min(start + step, wanted)
+            self._window.append(_Range(start, end, self._threads.submit(self._fetch, start, end)))
+            start = end
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        """Return [start, end), which is not empty and is within the object."""
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return self._fetch_once(start, end)
+            except StoreUnavailableError:
+                if not pause(_PAUSE_S * attempt):
+                    raise
+        return self._fetch_once(start, end)
+
+    def _fetch_once(self, start: int, end: int) -> bytes:
+        data = self._store.get_range(self._key, start, end, etag=self.etag)
+        if len(data) != end - start:
+            raise object_changed_error(self.locator, self._key)
+        return data
