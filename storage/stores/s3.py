@@ -14,7 +14,7 @@ import re
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Required, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 import botocore.exceptions
 
@@ -69,13 +69,6 @@ PAGE_KEYS: Final = 1000
 _UNASKED_BYTES: Final = 64 << 10
 """Up to here a body follows its headers at once; before a larger one, a file for botocore, the store is asked first."""
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-
-
-class _Location(TypedDict, total=False):
-    Bucket: Required[str]
-    Key: Required[str]
-    Range: str
-    IfMatch: str
 
 
 class S3ObjectStore:
@@ -216,9 +209,6 @@ class S3ObjectStore:
         self._caller.call(key, put)
 
     def _copy(self, source: StoredBody, key: str) -> None:
-        options: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._caller.sends_checksums else {}
-        if self._storage_class is not None:
-            options["StorageClass"] = self._storage_class
         try:
             self._client.copy_object(
                 Bucket=self._bucket,
@@ -226,7 +216,7 @@ class S3ObjectStore:
                 CopySource={"Bucket": source.store_url.partition("://")[2], "Key": source.key},
                 CopySourceIfMatch=source.etag,
                 MetadataDirective="REPLACE",
-                **options,
+                **self._caller.options_of_new(self._storage_class),
             )
         except botocore.exceptions.ClientError as error:
             if error_answer(error).status == HTTPStatus.PRECONDITION_FAILED:
@@ -477,7 +467,7 @@ class S3ObjectStore:
 
     def _answer(self, key: str, start: int, end: int | None, etag: str | None) -> GetObjectOutputTypeDef | None:
         """Request [``start``, ``end``) of the version ``etag``; None if the object ends before ``start``."""
-        place: _Location = {"Bucket": self._bucket, "Key": self._prefix + key}
+        place: dict[str, Any] = {"Bucket": self._bucket, "Key": self._prefix + key}
         if start or end is not None:
             place["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         if etag is not None:

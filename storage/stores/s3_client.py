@@ -233,6 +233,11 @@ class S3Caller:
                     raise ClaimRefusedError(f"{self.where(key)}: {answer}", key=key) from error
                 raise
 
+    def options_of_new(self, storage_class: str | None) -> dict[str, Any]:
+        """Return the options of a request that makes an object of parts, or of another object."""
+        checksum = {"ChecksumAlgorithm": "CRC32C"} if self.sends_checksums else {}
+        return checksum if storage_class is None else {**checksum, "StorageClass": storage_class}
+
     def must_say(self, key: str | None, answer: Mapping[str, Any], name: str) -> Any:  # noqa: ANN401 - as boto3 gives it
         """Return the field ``name`` of ``answer``.
 

@@ -12,7 +12,7 @@ import base64
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.crc32c import crc32c as compute_crc32c
 from resnap.storage.errors import ResnapError
@@ -36,20 +36,13 @@ SIGNED_WHOLE_BYTES: Final = 2 << 30
 less than half of what S3 takes at once. Should the connection break, all of it goes again in parts."""
 
 
-class Checksum(TypedDict, total=False):
-    """The headers with the checksum of the bytes sent; buckets with object lock need both."""
-
-    ChecksumCRC32C: str
-    ChecksumAlgorithm: Literal["CRC32C"]
-
-
 def part_bytes_for(size_bytes: int) -> int:
     """Return the size of the parts of a body; only the last one is smaller."""
     return max(PART_BYTES, -(-size_bytes // MAX_PARTS))
 
 
-def checksum_header(crc32c: int) -> Checksum:
-    """Return the header with the checksum ``crc32c``."""
+def checksum_header(crc32c: int) -> dict[str, Any]:
+    """Return the headers with the checksum ``crc32c`` of the bytes sent; buckets with object lock need both."""
     return {
         "ChecksumCRC32C": base64.b64encode(crc32c.to_bytes(4, "big")).decode(),
         "ChecksumAlgorithm": "CRC32C",
@@ -93,9 +86,7 @@ class MultipartUpload:
 
     def begin(self) -> str:
         """Return the id of a new upload."""
-        options: Any = {"ChecksumAlgorithm": "CRC32C"} if self._caller.sends_checksums else {}
-        if self._storage_class is not None:
-            options["StorageClass"] = self._storage_class
+        options = self._caller.options_of_new(self._storage_class)
         client = self._caller.client
         answer = self._caller.call(
             self._key, lambda: client.create_multipart_upload(Bucket=self._bucket, Key=self._name, **options)
@@ -123,7 +114,7 @@ class MultipartUpload:
         return done
 
     def _put_part(self, upload_id: str, number: int, part: bytes, claimed: int | None) -> CompletedPartTypeDef:
-        checksum: Checksum = {}
+        checksum: dict[str, Any] = {}
         if self._caller.sends_checksums:
             checksum = checksum_header(compute_crc32c(part) if claimed is None else claimed)
         client = self._caller.client
