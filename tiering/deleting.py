@@ -301,6 +301,11 @@ class PartitionRetention:
         """Size of all objects that are deleted."""
         return sum(manifest.size_bytes for manifest in self.beyond)
 
+    @property
+    def new_start_offset(self) -> int | None:
+        """The start of the remaining chain; None if nothing is deleted."""
+        return self.beyond[-1].facts.next_base_offset if self.beyond else None
+
 
 def retention_of(manifests: Iterable[StoredManifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
     """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; each topic id separately."""

@@ -184,7 +184,7 @@ def _retained(whole: ObjectStore, log_bytes: int) -> int:
     (retention,) = retention_of(found, Limits(log_bytes=log_bytes), 0)
     ends = []
     delete_beyond(store, retention, lambda _: ends.append([end for _, end in chain(store)][-1:]))
-    start, left = max((one.facts.next_base_offset for one in retention.beyond[-1:]), default=0), chain(store)
+    start, left = retention.new_start_offset or 0, chain(store)
     assert all(end in ([22], []) for end in ends)
     assert ([left[0][0], left[-1][1]] if left else [22, 22]) == [start, 22]
     assert len(ranges(store)) == retention.kept
