@@ -92,10 +92,10 @@ def remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources = 
 
 
 def _remainder(candidates: Candidates, shipped: ShippedTopic, sources: Sources) -> Remainder:
-    look = _Look(candidates, shipped, _Lineage(candidates, sources))
-    judged = look.judge(deep=False)
+    lineage = _Lineage(candidates, sources)
+    judged = _judge(candidates, shipped, lineage, deep=False)
     if not judged.placement.is_attached and not judged.beside.is_all_below:
-        judged = look.judge(deep=True)
+        judged = _judge(candidates, shipped, lineage, deep=True)
     if judged.placement.is_attached:
         return judged.remainder(candidates)
     left = _without_retained(candidates, judged, shipped)
@@ -193,87 +193,84 @@ class _Judged(NamedTuple):
         return _WHY[verdict].format(there=f"what the store holds, {there}" if there else "what is below it")
 
 
-class _Look(NamedTuple):
-    """Queries the store for the candidates of one partition."""
+def _judge(candidates: Candidates, shipped: ShippedTopic, lineage: _Lineage, *, deep: bool) -> _Judged:
+    """Return the decision on each of ``candidates``, by the segments near them; by all of those below if ``deep``."""
+    partition = candidates.inventory.partition
+    spans = [Span(segment.base_offset, end_of(segment)) for segment in candidates.segments]
+    start, end = spans[0].start, spans[-1].end
+    number, topic_id = partition.topic_partition.partition, partition.topic_id
+    beside = shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
+    torn = [segment for segment in beside.segments if shipped.is_torn(segment)]
+    complete = {_span(segment) for segment in beside.segments if segment not in torn}
+    superseded = tuple(segment.manifest_key for segment in torn if _span(segment) in complete)
+    # A segment that is torn, and is one here, too, counts as not shipped.
+    whole = [segment for segment in beside.segments if segment not in torn or _span(segment) not in spans]
+    has_torn = any(_span(segment) in spans and _span(segment) not in complete for segment in torn)
+    beside = beside._replace(segments=whole)
+    others = _of_other_topics(partition, beside.segments, shipped, lineage.sources)
+    elsewhere = frozenset(
+        segment.manifest_key
+        for segment in beside.segments
+        if segment.manifest_key in others and shipped.topic_id_of(segment) != topic_id
+    )
+    beside = beside._replace(segments=[one for one in beside.segments if one.manifest_key not in elsewhere])
+    foreign: dict[int, str] = {}
+    failures: dict[int, FormatError | VerificationError] = {}
+    side_by_side = _side_by_side(spans, beside.segments)
+    for index, (segment, (near, apart)) in enumerate(zip(candidates.segments, side_by_side, strict=True)):
+        error = _failure(shipped, spans[index], near, beside)
+        why = lineage.why_foreign(segment, spans[index], [*near, *apart])
+        why = why or next((others[other.manifest_key] for other in near if other.manifest_key in others), None)
+        if why is None and not shipped.may_overlap:
+            why = _overlap(spans[index], near)
+        if error is not None:
+            failures[index] = error
+        elif why is not None:
+            foreign[index] = why
+    placement = place(
+        set(map(_span, beside.segments)),
+        spans,
+        frozenset((*foreign, *failures)),
+        log_start=partition.log_start_offset,
+        knows_below=not any(unreadable.base_offset < start for unreadable in beside.unreadable),
+    )
+    of_topic = [segment for segment in beside.segments if segment.manifest_key not in others]
+    shown = tuple(_nearest_snapshots(candidates, shipped, lineage, of_topic))
+    return _Judged(spans, beside, foreign, failures, placement, elsewhere, shown, has_torn, superseded)
 
-    candidates: Candidates
-    shipped: ShippedTopic
-    lineage: _Lineage
 
-    def judge(self, *, deep: bool) -> _Judged:
-        partition = self.candidates.inventory.partition
-        spans = [Span(segment.base_offset, end_of(segment)) for segment in self.candidates.segments]
-        start, end = spans[0].start, spans[-1].end
-        number, topic_id = partition.topic_partition.partition, partition.topic_id
-        beside = self.shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
-        torn = [segment for segment in beside.segments if self.shipped.is_torn(segment)]
-        complete = {_span(segment) for segment in beside.segments if segment not in torn}
-        superseded = tuple(segment.manifest_key for segment in torn if _span(segment) in complete)
-        # A segment that is torn, and is one here, too, counts as not shipped.
-        whole = [segment for segment in beside.segments if segment not in torn or _span(segment) not in spans]
-        has_torn = any(_span(segment) in spans and _span(segment) not in complete for segment in torn)
-        beside = beside._replace(segments=whole)
-        others = _of_other_topics(partition, beside.segments, self.shipped, self.lineage.sources)
-        elsewhere = frozenset(
-            segment.manifest_key
-            for segment in beside.segments
-            if segment.manifest_key in others and self.shipped.topic_id_of(segment) != topic_id
-        )
-        beside = beside._replace(segments=[one for one in beside.segments if one.manifest_key not in elsewhere])
-        foreign: dict[int, str] = {}
-        failures: dict[int, FormatError | VerificationError] = {}
-        side_by_side = _side_by_side(spans, beside.segments)
-        for index, (segment, (near, apart)) in enumerate(zip(self.candidates.segments, side_by_side, strict=True)):
-            error = self._failure(spans[index], near, beside)
-            why = self.lineage.why_foreign(segment, spans[index], [*near, *apart])
-            why = why or next((others[other.manifest_key] for other in near if other.manifest_key in others), None)
-            if why is None and not self.shipped.may_overlap:
-                why = _overlap(spans[index], near)
-            if error is not None:
-                failures[index] = error
-            elif why is not None:
-                foreign[index] = why
-        placement = place(
-            {Span(segment.base_offset, segment.next_base_offset) for segment in beside.segments},
-            spans,
-            frozenset((*foreign, *failures)),
-            log_start=partition.log_start_offset,
-            knows_below=not any(unreadable.base_offset < start for unreadable in beside.unreadable),
-        )
-        shown = tuple(
-            self._nearest_snapshots([segment for segment in beside.segments if segment.manifest_key not in others])
-        )
-        return _Judged(spans, beside, foreign, failures, placement, elsewhere, shown, has_torn, superseded)
+def _nearest_snapshots(
+    candidates: Candidates, shipped: ShippedTopic, lineage: _Lineage, stored: Sequence[ShippedSegment]
+) -> Iterator[SnapshotFile]:
+    """Yield the stored snapshot where the local log begins, or the nearest ones; none if that is its beginning."""
+    first, begins = candidates.segments[0], candidates.inventory.partition.segments[0].base_offset
+    span = Span(first.base_offset, end_of(first))
+    of_log = [segment for segment in stored if begins and lineage.why_foreign(first, span, [segment]) is None]
+    by_end = sorted(of_log, key=attrgetter("next_base_offset"))
+    below = [segment for segment in by_end if segment.next_base_offset <= begins][-1:]
+    above = [segment for segment in by_end if segment.next_base_offset > begins][:1]
+    is_at = bool(below) and below[0].next_base_offset == begins
+    for segment in below if is_at else (*below, *above):
+        path = f"{shipped.store.url}/{segment.snapshot_key}"
+        yield SnapshotFile(offset=segment.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
 
-    def _nearest_snapshots(self, stored: Sequence[ShippedSegment]) -> Iterator[SnapshotFile]:
-        """Yield the stored snapshot where the local log begins, or the nearest ones; none if that is its beginning."""
-        first, begins = self.candidates.segments[0], self.candidates.inventory.partition.segments[0].base_offset
-        span = Span(first.base_offset, end_of(first))
-        of_log = [segment for segment in stored if begins and self.lineage.why_foreign(first, span, [segment]) is None]
-        by_end = sorted(of_log, key=attrgetter("next_base_offset"))
-        below = [segment for segment in by_end if segment.next_base_offset <= begins][-1:]
-        above = [segment for segment in by_end if segment.next_base_offset > begins][:1]
-        is_at = bool(below) and below[0].next_base_offset == begins
-        for segment in below if is_at else (*below, *above):
-            path = f"{self.shipped.store.url}/{segment.snapshot_key}"
-            yield SnapshotFile(offset=segment.next_base_offset, path=path, size_bytes=0, mtime_ns=0)
 
-    def _failure(
-        self, span: Span, near: Sequence[ShippedSegment], beside: Neighbours
-    ) -> FormatError | VerificationError | None:
-        """Return what is wrong with the stored segment of these offsets, or with one that begins inside them."""
-        problem: FormatError | VerificationError | None = None
-        for segment in near:
-            if (segment.base_offset, segment.next_base_offset) == span:
-                try:
-                    self.shipped.check(segment)
-                except VerificationError as error:
-                    problem = problem or error
-                else:
-                    return None
-        if problem is not None:
-            return problem
-        return next((one.error for one in beside.unreadable if span.start <= one.base_offset < span.end), None)
+def _failure(
+    shipped: ShippedTopic, span: Span, near: Sequence[ShippedSegment], beside: Neighbours
+) -> FormatError | VerificationError | None:
+    """Return what is wrong with the stored segment of these offsets, or with one that begins inside them."""
+    problem: FormatError | VerificationError | None = None
+    for segment in near:
+        if _span(segment) == span:
+            try:
+                shipped.check(segment)
+            except VerificationError as error:
+                problem = problem or error
+            else:
+                return None
+    if problem is not None:
+        return problem
+    return next((one.error for one in beside.unreadable if span.start <= one.base_offset < span.end), None)
 
 
 def _of_other_topics(
@@ -304,10 +301,7 @@ def _of_other_topics(
         if topic_id is not None and partition.topic_id is not None:
             continue
         segments = sorted(group, key=attrgetter("base_offset"))
-        there = [
-            stored_piece(shipped.store, segment.log_key, segment.base_offset, segment.next_base_offset)
-            for segment in segments
-        ]
+        there = [stored_piece(shipped.store, segment.log_key, *_span(segment)) for segment in segments]
         shared = shared_batch(local, there)
         if shared is not None and not shared.is_same:
             span = f"[{shared.there.base_offset}, {shared.there.next_base_offset}) of the store"
@@ -344,7 +338,7 @@ def _side_by_side(
 def _overlap(span: Span, near: Sequence[ShippedSegment]) -> str | None:
     """Return the stored segment that ``span`` overlaps without being the same; None if there is none."""
     found = [segment for segment in near if segment.base_offset < span.end and segment.next_base_offset > span.start]
-    if not found or any((segment.base_offset, segment.next_base_offset) == span for segment in found):
+    if not found or span in map(_span, found):
         return None
     return f"the store holds [{found[0].base_offset}, {found[0].next_base_offset}), of another replica"
 
@@ -376,7 +370,7 @@ class _Lineage:
     def why_foreign(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
         """Return why ``segment`` is not of the log of the stored segments ``near`` it; None if it is."""
         for shipped in near:
-            is_same = (shipped.base_offset, shipped.next_base_offset) == span
+            is_same = _span(shipped) == span
             if is_same and shipped.log_bytes != segment.size_bytes:
                 return f"the store holds {shipped.log_bytes} bytes of the same offsets, here are {segment.size_bytes}"
             # Reading all headers is not worthwhile: a stored segment of the same length is not shipped again anyway.
