@@ -42,7 +42,6 @@ from resnap.storage.errors import (
 from resnap.storage.layouts.lineage import chain_of
 from resnap.storage.layouts.manifest import TOMBSTONE, read_manifest
 from resnap.storage.layouts.segments import Deletion
-from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.registry import SHIPPED
 from resnap.storage.stores.probe import store_clock_ms
 from resnap.storage.stores.protocol import listed_object
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resnap.storage.layouts.segments import StoredManifest
+    from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
     from resnap.tiering.repairing.originals import Folder
 
@@ -311,10 +311,8 @@ def retention_of(manifests: Iterable[StoredManifest], limits: Limits, now_ms: in
     """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; each topic id separately."""
     found: dict[tuple[str, TopicPartition, str], list[StoredManifest]] = {}
     for manifest in manifests:
-        name = TopicPartition(manifest.facts.topic, manifest.facts.partition)
-        place = manifest.facts.cluster_id or "", name, manifest.facts.topic_id or ""
-        found.setdefault(place, []).append(manifest)
-    return [_retention(found[place], limits, now_ms) for place in sorted(found)]
+        found.setdefault(manifest.facts.log_id, []).append(manifest)
+    return [_retention(found[log_id], limits, now_ms) for log_id in sorted(found)]
 
 
 def _retention(shipped: Iterable[StoredManifest], limits: Limits, now_ms: int) -> PartitionRetention:
@@ -333,7 +331,7 @@ def _retention(shipped: Iterable[StoredManifest], limits: Limits, now_ms: int) -
     first = ordered[0].facts
     return PartitionRetention(
         cluster_id=first.cluster_id,
-        topic_partition=TopicPartition(first.topic, first.partition),
+        topic_partition=first.topic_partition,
         topic_id=first.topic_id,
         beyond=(*strays, *gone),
         kept=len(ordered) - len(gone) - len(strays),

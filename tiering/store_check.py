@@ -25,6 +25,7 @@ from resnap.storage.errors import (
     StoreAccessError,
     VerificationError,
 )
+from resnap.storage.layouts.lineage import Chain, chains_of
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import TieredPart, tiered_part
@@ -32,7 +33,6 @@ from resnap.storage.sources.registry import SHIPPED, TIERED
 from resnap.storage.stores.keeping import Kept
 from resnap.storage.stores.protocol import UNKNOWN
 from resnap.storage.threads import side_by_side
-from resnap.tiering.verifying.chains import Chain, chains_of
 from resnap.tiering.verifying.content_verification import NOT_READABLE
 from resnap.tiering.verifying.verification import ReadTask, StoreReader
 from resnap.tiering.verifying.verification_journal import VerificationJournal
@@ -165,7 +165,7 @@ class StoreCheck:
                     self.manifests[key] = verified.manifest
                     self.not_asked_for += key not in self.asked_for and key not in judged_beside
                     if verified.problems:
-                        self.with_problems.add(TopicPartition(verified.manifest.topic, verified.manifest.partition))
+                        self.with_problems.add(verified.manifest.topic_partition)
                         self._note_unreadable(key, verified.manifest)
                 if verified.was_read:
                     progress.expect(0, verified.size_bytes - listing.sizes.get(key, 0))  # of objects that are elsewhere
@@ -198,7 +198,7 @@ class StoreCheck:
         folder_of = self.listing.folder
         folders = {folder_of(key) for key in self.unread_manifests}
         there = (manifest for key, manifest in self.manifests.items() if folders and folder_of(key) in folders)
-        return {TopicPartition(manifest.topic, manifest.partition) for manifest in there}
+        return {manifest.topic_partition for manifest in there}
 
     def chains(self) -> list[Chain]:
         """Return the chains of all segments whose manifests could be read; after ``segments``.
@@ -226,7 +226,7 @@ class StoreCheck:
             try:
                 self.sources.read_range(path, 0, 1)
             except (FormatError, LogDirError, StoreAccessError):
-                self.unreadable[path] = TopicPartition(manifest.topic, manifest.partition)
+                self.unreadable[path] = manifest.topic_partition
             except ObjectNotFoundError:
                 pass  # its absence shows in the listing
 
@@ -236,7 +236,7 @@ Log: TypeAlias = tuple[TopicPartition, str | None]
 
 
 def _log_of(manifest: ManifestFacts) -> Log:
-    return TopicPartition(manifest.topic, manifest.partition), manifest.topic_id
+    return manifest.topic_partition, manifest.topic_id
 
 
 def fault_of(problem: str, remedy: str) -> ResnapError:

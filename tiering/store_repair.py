@@ -33,10 +33,10 @@ from resnap.storage.stores.urls import open_store
 from resnap.storage.words import some
 from resnap.tiering.repairing.originals import Replacements, folders_in, read_record
 from resnap.tiering.repairing.replacing import NotUndoneError, Replacer, SegmentGoneError, Versions
-from resnap.tiering.repairing.stored_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.shipping.aborted_transactions import open_in
 from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.shipping.segment_copy import rebuilt_snapshot
+from resnap.tiering.shipping.segment_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.store_check import fault_of
 from resnap.tiering.stored_snapshots import StoredSnapshots
 from resnap.tiering.tier import staging
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
-    from resnap.tiering.repairing.stored_indexes import ReadSegment
     from resnap.tiering.selection import SelectedPartition
     from resnap.tiering.shipping.lease import HeldLease
     from resnap.tiering.shipping.segment_bundle import ChosenSnapshot
+    from resnap.tiering.shipping.segment_indexes import ReadSegment
     from resnap.tiering.store_check import Log, StoreCheck
     from resnap.tiering.stored_snapshots import ReplayedBoundary, SnapshotCheck
 

@@ -25,7 +25,6 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.layouts.manifest import SnapshotHow
-from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.protocol import length_of
 from resnap.storage.words import instant
 from resnap.tiering.judging.planning import load_facts, plan_replay
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.manifest import ManifestFacts, SnapshotOrigin
     from resnap.storage.layouts.protocol import Listing
+    from resnap.storage.log.names import TopicPartition
     from resnap.tiering.selection import SelectedPartition
     from resnap.tiering.store_check import StoreCheck
 
@@ -120,7 +120,7 @@ class StoredSnapshots:
             key: one for key, one in asked.items() if f"{self.check.part.store.url}/{one.snapshot_key}" not in compared
         }
         around = self._around_broken(logs, unread)
-        gone_around = self.check.with_problems & {TopicPartition(one.topic, one.partition) for one in around.values()}
+        gone_around = self.check.with_problems & {one.topic_partition for one in around.values()}
         for problem in (problem for problem in selection.problems if problem.topic_partition not in gone_around):
             yield _not_compared(str(problem.path), str(problem.error))
         for below_or_above in self._logs(around):
@@ -386,7 +386,7 @@ def stored_logs(
     ids: dict[tuple[str, str], set[str]] = {}
     for key, manifest in found.items():
         folder, topic_id = listing.source(key)
-        keys.setdefault((folder, TopicPartition(manifest.topic, manifest.partition), topic_id), []).append(key)
+        keys.setdefault((folder, manifest.topic_partition, topic_id), []).append(key)
         ids.setdefault((folder, manifest.topic), set()).add(topic_id)
     together: dict[tuple[str, int, int], list[StoredLog]] = {}
     for (folder, at, topic_id), of_partition in keys.items():

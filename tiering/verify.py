@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from resnap.storage.layouts.lineage import Chain
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import human_count
 from resnap.tiering.store_check import chains_together
 from resnap.tiering.stored_snapshots import SnapshotCheck, StoredSnapshots
-from resnap.tiering.verifying.chains import Chain
 from resnap.tiering.verifying.verification import VerifiedSegment
 
 if TYPE_CHECKING:

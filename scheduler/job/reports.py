@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from resnap.replay.explain import Explanation
     from resnap.scheduler.output.rendering import Row
+    from resnap.storage.layouts.lineage import Chain
     from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
-    from resnap.tiering.verifying.chains import Chain
 
 
 _MOST_SEGMENTS_NAMED: Final = 20

@@ -29,6 +29,7 @@ from resnap.scheduler.settings.values import parse_moment
 from resnap.scheduler.verbs.planned import note_selection
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import StoreError, UsageError, VerificationError
+from resnap.storage.layouts.lineage import Chain
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import layout_at
 from resnap.storage.stores.urls import is_store_url, without_slash
@@ -39,7 +40,6 @@ from resnap.tiering.staged import check_staged
 from resnap.tiering.store_check import fault_of, store_groups
 from resnap.tiering.stored_snapshots import SnapshotCheck
 from resnap.tiering.verify import Unfit, verify
-from resnap.tiering.verifying.chains import Chain
 from resnap.tiering.verifying.verification import VerifiedSegment
 
 if TYPE_CHECKING:

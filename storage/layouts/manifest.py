@@ -37,7 +37,7 @@ from fastavro.schema import to_parsing_canonical_form
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, add_hint, parser_says
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.log.names import topic_name_problem
+from resnap.storage.log.names import TopicPartition, topic_name_problem
 from resnap.storage.log.producer_snapshot import LeftOut
 from resnap.storage.messages.wire import uuid_text
 from resnap.storage.stores.protocol import is_safe_path
@@ -171,6 +171,16 @@ class ManifestFacts:
     """The segment id in Kafka's base64 form."""
     made: tuple[int, str]
     """Time in milliseconds, and segment id; of several with the same offsets the last one is read."""
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        """The partition that it is of."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def log_id(self) -> tuple[str, TopicPartition, str]:
+        """Cluster, partition and topic id, which together are one log; empty where they are unknown."""
+        return self.cluster_id or "", self.topic_partition, self.topic_id or ""
 
     @property
     def newest_ms(self) -> int:

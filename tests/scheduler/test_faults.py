@@ -9,7 +9,7 @@ from resnap.scheduler.verbs.verify import chain_gaps, chain_overlaps
 from resnap.storage.log.names import TopicPartition
 
 if TYPE_CHECKING:
-    from resnap.tiering.verifying.chains import Chain
+    from resnap.storage.layouts.lineage import Chain
 
 
 def test_gaps_breaks_and_two_histories_are_faults_and_one_lineage_is_none() -> None:

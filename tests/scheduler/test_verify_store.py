@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from resnap.storage.layouts.lineage import Chain
     from resnap.tiering.store_check import StoreCheck
-    from resnap.tiering.verifying.chains import Chain
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Ran, Resnap
 

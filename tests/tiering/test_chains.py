@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.lineage import chain_of
+from resnap.storage.layouts.lineage import chain_of, chains_of
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.tiering.verifying.chains import chains_of
 from tests.storage.layouts.manifests import a_manifest
 
 if TYPE_CHECKING:

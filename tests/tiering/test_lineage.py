@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.layouts.flat.listing import shipped_log_dir
+from resnap.storage.layouts.lineage import chains_of
 from resnap.storage.log.names import segment_name
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.deleting import Limits, delete_beyond, retention_of
-from resnap.tiering.verifying.chains import chains_of
 from resnap.tiering.verifying.verification import StoreReader
 from tests.examples import examples
 from tests.storage.layouts.manifests import stored
@@ -48,7 +48,8 @@ def chain(store: ObjectStore) -> list[tuple[int, int]]:
     assert found.problems == ()
     taken = [(one.base_offset, one.next_base_offset or 0) for part in found.partitions for one in part.segments]
     assert all(below[1] == above[0] for below, above in pairwise(taken))
-    assert all(overlap.is_one_lineage for one in chains_of(manifests(store)) for overlap in one.overlaps)
+    chains = chains_of(manifest.facts for manifest in manifests(store))
+    assert all(overlap.is_one_lineage for one in chains for overlap in one.overlaps)
     return taken
 
 

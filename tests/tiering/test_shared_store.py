@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.keys import object_key
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.lineage import Span, StoredRanges, chain_of, is_one_lineage
+from resnap.storage.layouts.lineage import Span, StoredRanges, chain_of, chains_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import LeaderEpoch, epochs_in, write_leader_epochs
 from resnap.storage.log.names import TopicPartition
@@ -31,7 +31,6 @@ from resnap.tiering.judging.inventory import ALL_KNOWN, Compaction, CompactionOr
 from resnap.tiering.shipping.placement import place
 from resnap.tiering.shipping.remainder import Remainder, remainder
 from resnap.tiering.shipping.shipped import ShippedTopic
-from resnap.tiering.verifying.chains import chains_of
 from tests.examples import examples
 from tests.storage.layouts.manifests import a_manifest, an_object
 from tests.tiering.shipping import manifests

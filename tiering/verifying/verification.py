@@ -4,7 +4,7 @@ If manifests have digests, each object must match its digest, and the transactio
 prove that a store has kept what was shipped, not that this was correct. Each object is read once, as one stream: the
 batch headers of a log are parsed while its digests are computed. If manifests have none, the stored objects are checked
 against each other (``content_verification``). Objects that nothing names are ignored: an upload may be in progress. All
-manifests are read, because their ``chains`` are judged, too; objects only of the selected ones.
+manifests are read, because the chains that they make are judged, too; objects only of the selected ones.
 """
 
 from __future__ import annotations

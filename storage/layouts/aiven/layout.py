@@ -167,7 +167,7 @@ class Aiven:
 
     def misplacement(self, found: StoredManifest, *, key_prefix: str) -> str | None:
         """Return a message if brokers use another key prefix."""
-        of, place = found.facts, TopicPartition(found.facts.topic, found.facts.partition)
+        of, place = found.facts, found.facts.topic_partition
         topic_id = of.topic_id or ""  # manifests of this layout have it
         suffix = members.MANIFEST
         expected = members.object_key(place, topic_id, of.base_offset, of.remote_id, suffix, prefix=key_prefix)

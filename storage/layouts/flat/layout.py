@@ -123,7 +123,7 @@ class Flat:
     def misplacement(self, found: StoredManifest, *, key_prefix: str) -> str | None:  # noqa: ARG002
         """Return which objects are missing, or are not where ``LocalTieredStorage`` reads them."""
         of, topic_id = found.facts, found.facts.topic_id
-        place = TopicPartition(of.topic, of.partition)
+        place = of.topic_partition
         for entry in found.objects:
             if topic_id is None or entry.key != brokers_key(place, topic_id, of.base_offset, of.remote_id, entry.kind):
                 return f"{entry.key} is not where brokers read"
