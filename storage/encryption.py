@@ -40,11 +40,14 @@ class DataKeyError(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class WrappedKey:
-    """A data key, encrypted, as a manifest holds it."""
+    """What decrypting a segment needs besides a private key, as its manifest holds it."""
 
     key_id: str
     """Id of the RSA key pair."""
     wrapped: bytes
+    """The data key, encrypted."""
+    aad: bytes
+    """What is authenticated with each piece of the segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class KeyRing:
 
     keys: tuple[RsaKey, ...] = ()
 
-    def cipher(self, key: WrappedKey, aad: bytes) -> SegmentCipher:
+    def cipher(self, key: WrappedKey) -> SegmentCipher:
         """Return the cipher that decrypts the pieces of a segment.
 
         Raises:
@@ -86,7 +89,9 @@ class KeyRing:
                 hint=f"give the file of the key pair that brokers call {key.key_id!r}; if it opens other segments, the"
                 " manifest of this one is damaged",
             )
-        return SegmentCipher(data_key, aad, hmac.digest(data_key, b"resnap: initialization vectors", hashlib.sha256))
+        return SegmentCipher(
+            data_key, key.aad, hmac.digest(data_key, b"resnap: initialization vectors", hashlib.sha256)
+        )
 
 
 NO_KEYS: Final = KeyRing()
@@ -145,9 +150,9 @@ def new_cipher(public: RsaKey) -> tuple[SegmentCipher, WrappedKey]:
         ConfigurationError: ``public`` is not a public key.
 
     """
-    data_key = os.urandom(DATA_KEY_BYTES)
-    wrapped = WrappedKey(public.key_id, _oaep(rsa_key(public, private=False)).encrypt(data_key))
-    return SegmentCipher(data_key, os.urandom(AAD_BYTES), os.urandom(DATA_KEY_BYTES)), wrapped
+    data_key, aad = os.urandom(DATA_KEY_BYTES), os.urandom(AAD_BYTES)
+    wrapped = WrappedKey(public.key_id, _oaep(rsa_key(public, private=False)).encrypt(data_key), aad)
+    return SegmentCipher(data_key, aad, os.urandom(DATA_KEY_BYTES)), wrapped
 
 
 def rsa_key(key: RsaKey, *, private: bool) -> Any:  # noqa: ANN401 - as above

@@ -117,7 +117,7 @@ def members(root: Path, fixture: FixtureSet) -> dict[str, bytes]:
         stem = path.with_suffix("").as_uri()
         indexes = read_manifest(path.read_bytes()).indexes
         for suffix in ("log", "index", "timeindex", "snapshot", "leader-epoch-checkpoint", "txnindex"):
-            if suffix != "txnindex" or indexes.transaction is not None:
+            if suffix != "txnindex" or indexes["transaction"] is not None:
                 name = f"{path.parent.name}/{path.name[:20]}.{suffix}"
                 found[name] = sources.read(Member(stem, suffix).locator)
     return found

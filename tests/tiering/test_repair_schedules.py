@@ -18,8 +18,8 @@ import pytest
 
 from resnap.storage.encryption import NO_KEYS
 from resnap.storage.errors import ObjectNotFoundError, ResnapError
+from resnap.storage.layouts.aiven.manifest import INDEX_NAMES
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_aiven
-from resnap.storage.layouts.aiven.members import INDEX_NAMES
 from resnap.storage.layouts.flat.keys import segment_of_manifest
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest, without_claim
 from resnap.storage.layouts.segments import RightParts
@@ -247,8 +247,8 @@ class Scene:
             return {kind: store.get(f"{stem}{kind}") for kind in PARTS}
         if self.name == "aiven":
             manifest, indexes = read_aiven(store.get(key)), store.get(key.replace(".rsm-manifest", ".indexes"))
-            ranges = {kind: manifest.indexes.named()[INDEX_NAMES[kind]] for kind in PARTS}
-            if manifest.indexes.end > len(indexes):
+            ranges = {kind: manifest.indexes[INDEX_NAMES[kind]] for kind in PARTS}
+            if manifest.indexes_end > len(indexes):
                 return dict.fromkeys(PARTS)
             return {kind: b"" if one is None else indexes[one.position :][: one.size] for kind, one in ranges.items()}
         found: dict[ObjectKind, bytes | None] = {}

@@ -13,8 +13,8 @@ import pytest
 from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import NO_KEYS
 from resnap.storage.errors import ObjectChangedError, StoreAccessError, VerificationError
+from resnap.storage.layouts.aiven.manifest import INDEX_NAMES
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_aiven
-from resnap.storage.layouts.aiven.members import INDEX_NAMES
 from resnap.storage.layouts.local_tiered import object_key as brokers_key
 from resnap.storage.layouts.manifest import ObjectKind, SnapshotHow, SnapshotOrigin, read_manifest, write_manifest
 from resnap.storage.layouts.segments import RightParts
@@ -171,7 +171,7 @@ class Case:
             return {kind: self.store.get(entry.key) for kind in PARTS if (entry := manifest.object(kind))}
         aiven = read_aiven(self.store.get(self.key))
         indexes = self.store.get(self.key.replace(".rsm-manifest", ".indexes"))
-        ranges = {kind: aiven.indexes.named()[INDEX_NAMES[kind]] for kind in PARTS}
+        ranges = {kind: aiven.indexes[INDEX_NAMES[kind]] for kind in PARTS}
         return {kind: b"" if one is None else indexes[one.position :][: one.size] for kind, one in ranges.items()}
 
 

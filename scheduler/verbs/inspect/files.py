@@ -16,9 +16,9 @@ from resnap.scheduler.output.rendering import Answer, Column, Row, plain_text
 from resnap.scheduler.verbs.inspect.opened_file import Kind
 from resnap.scheduler.verbs.inspect.segments import SegmentInspection
 from resnap.storage.errors import FormatError, UsageError, in_file
+from resnap.storage.layouts.aiven.manifest import INDEX_NAMES, segment_record
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_rsm_manifest
-from resnap.storage.layouts.aiven.manifest import segment_record
-from resnap.storage.layouts.aiven.members import INDEX_NAMES, INDEXES, Member
+from resnap.storage.layouts.aiven.members import INDEXES, Member
 from resnap.storage.layouts.aiven.members import MANIFEST as RSM_MANIFEST
 from resnap.storage.layouts.aiven.opening import stored_segment
 from resnap.storage.layouts.manifest import read_manifest
@@ -285,8 +285,7 @@ _INDEX_READERS: Final[dict[str, Callable[[bytes], Sized]]] = {
 def _inspect_rsm_manifest(file: OpenedFile) -> Answer:
     """Show a manifest: the segment and its chunks, and where each index is."""
     manifest = read_rsm_manifest(file.content())
-    ranges = manifest.indexes.named()
-    rows = [{"index": name, **part._asdict()} for name, part in ranges.items() if part is not None]
+    rows = [{"index": name, **part._asdict()} for name, part in manifest.indexes.items() if part is not None]
     columns = (Column(key="index"), Column(key="position", right=True), Column(key="size", right=True))
     return Answer(head=_rsm_head(manifest), kind="index", rows=rows, columns=columns)
 
@@ -321,7 +320,7 @@ def _rsm_head(manifest: AivenManifest) -> dict[str, object]:
         "storedFileSize": chunks.stored_size,
         "compression": manifest.compression,
         # The encrypted data key is of no use to the reader.
-        "encryptionKeyPair": None if manifest.encryption is None else manifest.encryption.data_key.key_id,
+        "encryptionKeyPair": None if manifest.encryption is None else manifest.encryption.key_id,
     }
     segment = manifest.segment
     if segment is None:

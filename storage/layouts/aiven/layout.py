@@ -35,15 +35,14 @@ from resnap.storage.layouts import SegmentForm
 from resnap.storage.layouts.aiven import members
 from resnap.storage.layouts.aiven.log import REMEDY, copied_log_dir, copied_segment, list_copies
 from resnap.storage.layouts.aiven.manifest import (
+    INDEX_NAMES,
     AivenManifest,
-    Encryption,
     IndexRange,
-    IndexRanges,
     SegmentMetadata,
     read_manifest,
     write_manifest,
 )
-from resnap.storage.layouts.aiven.members import INDEX_NAMES, SegmentDecoder, origin_key, segment_key_of_origin
+from resnap.storage.layouts.aiven.members import SegmentDecoder, origin_key, segment_key_of_origin
 from resnap.storage.layouts.aiven.opening import forget_segments
 from resnap.storage.layouts.aiven.pieces import (
     ChunkedLog,
@@ -74,21 +73,13 @@ from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from resnap.storage.encryption import KeyRing, SegmentCipher
+    from resnap.storage.encryption import KeyRing, SegmentCipher, WrappedKey
     from resnap.storage.layouts.aiven.log import AivenListing
     from resnap.storage.layouts.segments import NewSegment, RightParts, SegmentFile, StoredManifest
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
-_INDEXES = (
-    ("offset", ObjectKind.INDEX),
-    ("timestamp", ObjectKind.TIME_INDEX),
-    ("producer_snapshot", ObjectKind.SNAPSHOT),
-    ("leader_epoch", ObjectKind.LEADER_EPOCH_CHECKPOINT),
-    ("transaction", ObjectKind.TXN_INDEX),
-)
-"""In the order in which they are stored."""
 _UNKNOWN_BROKER = -1
 _RANDOM_BYTES: Final = 16
 _IS_EMPTY: Final = "txnIdxEmpty"
@@ -101,7 +92,7 @@ class _Contents(NamedTuple):
     log: ChunkedLog
     indexes: bytes
     ranges: dict[str, IndexRange | None]
-    encryption: Encryption | None
+    encryption: WrappedKey | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,8 +321,7 @@ def _contents(segment: NewSegment, form: SegmentForm) -> _Contents:
     files = {file.kind: file for file in segment.files}
     cipher, encryption = None, None
     if form.encryption_key is not None:
-        cipher, wrapped = new_cipher(form.encryption_key)
-        encryption = Encryption(data_key=wrapped, aad=cipher.aad)
+        cipher, encryption = new_cipher(form.encryption_key)
     return _Contents(_stored_log(files[ObjectKind.LOG], form, cipher), *_stored_indexes(files, cipher), encryption)
 
 
@@ -350,11 +340,12 @@ def _stored_indexes(
 ) -> tuple[bytes, dict[str, IndexRange | None]]:
     """Return the ``.indexes`` object, and where each index is in it; an empty one takes no space."""
     stored, ranges = b"", dict[str, IndexRange | None]()
-    for name, kind in _INDEXES:
-        if kind not in files:
+    for suffix, name in INDEX_NAMES.items():
+        file = files.get(ObjectKind(suffix))
+        if file is None:
             ranges[name] = None
             continue
-        with files[kind].open_body() as body:
+        with file.open_body() as body:
             data = body.read()
         piece = stored_piece(data, name, is_compressed=False, cipher=cipher) if data else b""
         ranges[name] = IndexRange(len(stored), len(piece))
@@ -366,7 +357,7 @@ def _manifest(segment: NewSegment, topic_id: str, segment_id: str, contents: _Co
     provenance = segment.provenance
     return AivenManifest(
         chunks=contents.log.chunks,
-        indexes=IndexRanges(**contents.ranges),  # type: ignore[arg-type] # only the transaction index may be missing
+        indexes=contents.ranges,
         compression=isinstance(contents.log.chunks.stored, ListedSizes),
         encryption=contents.encryption,
         segment=SegmentMetadata(
@@ -396,7 +387,7 @@ def _segment_id(segment: NewSegment, contents: _Contents) -> str:
             "digests": {file.kind: file.sha256 for file in segment.files},
             "chunks": [index.chunk_size, list(index.stored.sizes) if isinstance(index.stored, ListedSizes) else None],
             "log": contents.log.crc32c,
-            "encryption": None if encryption is None else [encryption.data_key.wrapped.hex(), encryption.aad.hex()],
+            "encryption": None if encryption is None else [encryption.wrapped.hex(), encryption.aad.hex()],
         }
     )
 
@@ -412,8 +403,8 @@ def with_indexes(
 
     """
     found = read_manifest(manifest)
-    if len(indexes) < found.indexes.end:
-        raise FormatError("indexes", position=0, expected=f"{found.indexes.end} bytes or more", found=len(indexes))
+    if len(indexes) < found.indexes_end:
+        raise FormatError("indexes", position=0, expected=f"{found.indexes_end} bytes or more", found=len(indexes))
     segment, stored = SegmentDecoder.of(found, keys), indexes
     cipher = segment.cipher
     new = {kind: body for kind, body in bodies.items() if _stored_index(segment, stored, kind) != body}

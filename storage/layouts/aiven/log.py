@@ -15,9 +15,8 @@ from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
-from resnap.storage.layouts.aiven.manifest import AivenManifest, read_manifest
+from resnap.storage.layouts.aiven.manifest import INDEX_NAMES, AivenManifest, read_manifest
 from resnap.storage.layouts.aiven.members import (
-    INDEX_NAMES,
     INDEXES,
     LOG,
     MANIFEST,
@@ -69,8 +68,8 @@ class AivenSegment(NamedTuple):
     @property
     def objects(self) -> dict[str, int]:
         """The lengths of the other two objects, by key; a repair appends to the indexes."""
-        chunks, indexes = self.manifest.chunks, self.manifest.indexes
-        return {self.place.beside(LOG): chunks.stored_size, self.place.beside(INDEXES): indexes.end}
+        manifest, place = self.manifest, self.place
+        return {place.beside(LOG): manifest.chunks.stored_size, place.beside(INDEXES): manifest.indexes_end}
 
     def unfit(self, infos: Mapping[str, ObjectInfo]) -> Iterator[tuple[str, int, ObjectInfo | None]]:
         """Yield key, length and facts of those that do not exist, or are not as long as the manifest says."""

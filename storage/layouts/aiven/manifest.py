@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.storage.encryption import OVERHEAD_BYTES, WrappedKey
 from resnap.storage.errors import FormatError
-from resnap.storage.json_values import INT_MAX, Fields, excerpt, parse_json_object
+from resnap.storage.json_values import INT_MAX, Fields, excerpt, parse_json_object, typed
 from resnap.storage.layouts.aiven.pieces import (
     MAX_CHUNKS,
     MAX_SIZES_BYTES,
@@ -35,10 +35,9 @@ from resnap.storage.layouts.aiven.pieces import (
     frame_content_size,
 )
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.words import camel_case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 MAX_MANIFEST_BYTES: Final = 32 << 20
 """The longest list of chunk sizes that may be read is well below this."""
@@ -47,6 +46,14 @@ _FIXED: Final = ("originalChunkSize", "originalFileSize", "transformedChunkSize"
 _VARIABLE: Final = ("originalChunkSize", "originalFileSize", "transformedChunks")
 _SEGMENT: Final = "remoteLogSegmentMetadata"
 _LONG_END: Final = 1 << 63
+INDEX_NAMES: Final = {
+    "index": "offset",
+    "timeindex": "timestamp",
+    "snapshot": "producerSnapshot",
+    "leader-epoch-checkpoint": "leaderEpoch",
+    "txnindex": "transaction",
+}
+"""By suffix in a log dir: what a manifest calls it; in the order in which they are stored."""
 
 
 class IndexRange(NamedTuple):
@@ -57,42 +64,14 @@ class IndexRange(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IndexRanges:
-    """The indexes of a segment; empty ones have size 0."""
-
-    offset: IndexRange
-    timestamp: IndexRange
-    producer_snapshot: IndexRange
-    leader_epoch: IndexRange
-    transaction: IndexRange | None
-    """None where the segment has no transaction index."""
-
-    def named(self) -> dict[str, IndexRange | None]:
-        """Return all of them by their names in the manifest, in its order."""
-        return {camel_case(field.name): getattr(self, field.name) for field in fields(self)}
-
-    @property
-    def end(self) -> int:
-        """The least size of the ``.indexes`` object, in bytes."""
-        return max(part.position + part.size for part in self.named().values() if part is not None)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encryption:
-    """What decrypting a segment needs besides a private key."""
-
-    data_key: WrappedKey
-    aad: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AivenManifest:
     """The content of the manifest of one segment."""
 
     chunks: ChunkIndex
-    indexes: IndexRanges
+    indexes: Mapping[str, IndexRange | None]
+    """By the manifest's names, in its order; empty ones have size 0. Only that of transactions may be None."""
     compression: bool
-    encryption: Encryption | None
+    encryption: WrappedKey | None
     segment: SegmentMetadata | None
     """None where it does not say."""
 
@@ -100,6 +79,11 @@ class AivenManifest:
     def is_plain(self) -> bool:
         """Whether the ``.log`` object is the unchanged segment."""
         return not self.compression and self.encryption is None
+
+    @property
+    def indexes_end(self) -> int:
+        """The least size of the ``.indexes`` object, in bytes."""
+        return max(part.position + part.size for part in self.indexes.values() if part is not None)
 
 
 def write_manifest(manifest: AivenManifest) -> bytes:
@@ -150,19 +134,15 @@ def read_manifest(data: bytes) -> AivenManifest:
 
 def _document(manifest: AivenManifest) -> dict[str, Any]:
     """Return the JSON document of ``manifest``, its fields in the plugin's order."""
-    ranges = manifest.indexes.named()
     document: dict[str, Any] = {
         "version": _VERSION,
         "chunkIndex": _chunk_index_record(manifest.chunks),
-        "segmentIndexes": {name: None if part is None else part._asdict() for name, part in ranges.items()},
+        "segmentIndexes": {name: None if part is None else part._asdict() for name, part in manifest.indexes.items()},
         "compression": manifest.compression,
     }
     if manifest.encryption is not None:
-        key = manifest.encryption.data_key
-        document["encryption"] = {
-            "dataKey": f"{key.key_id}:{_base64(key.wrapped)}",
-            "aad": _base64(manifest.encryption.aad),
-        }
+        key = manifest.encryption
+        document["encryption"] = {"dataKey": f"{key.key_id}:{_base64(key.wrapped)}", "aad": _base64(key.aad)}
     document[_SEGMENT] = None if manifest.segment is None else segment_record(manifest.segment)
     return document
 
@@ -209,16 +189,11 @@ def _transformed_chunks(fields: Fields) -> tuple[int, ...]:
     return decode_sizes(decompress(frame, size))
 
 
-def _indexes(fields: Fields) -> IndexRanges:
-    names = ("offset", "timestamp", "producerSnapshot", "leaderEpoch", "transaction")
+def _indexes(fields: Fields) -> dict[str, IndexRange | None]:
+    names = tuple(INDEX_NAMES.values())
     fields.check_names(names)
-    return IndexRanges(
-        offset=_range(fields.inner("offset")),
-        timestamp=_range(fields.inner("timestamp")),
-        producer_snapshot=_range(fields.inner("producerSnapshot")),
-        leader_epoch=_range(fields.inner("leaderEpoch")),
-        transaction=None if fields.values["transaction"] is None else _range(fields.inner("transaction")),
-    )
+    there = (name for name in names if name != INDEX_NAMES["txnindex"] or fields.values[name] is not None)
+    return dict.fromkeys(names) | {name: _range(fields.inner(name)) for name in there}
 
 
 def _range(fields: Fields) -> IndexRange:
@@ -226,7 +201,7 @@ def _range(fields: Fields) -> IndexRange:
     return IndexRange(fields.integer("position"), fields.integer("size"))
 
 
-def _encryption(document: Fields) -> Encryption | None:
+def _encryption(document: Fields) -> WrappedKey | None:
     if document.values.get("encryption") is None:
         return None
     fields = document.inner("encryption")
@@ -235,17 +210,17 @@ def _encryption(document: Fields) -> Encryption | None:
     key_id, _, wrapped = text.partition(":") if isinstance(text, str) else ("", "", "")
     if not key_id.strip() or not wrapped or ":" in wrapped:
         raise FormatError(f"{fields.name}: dataKey", position=0, expected="KEY ID:BASE64", found="something else")
-    return Encryption(data_key=WrappedKey(key_id, fields.binary("dataKey", wrapped)), aad=fields.binary("aad"))
+    return WrappedKey(key_id, fields.binary("dataKey", wrapped), fields.binary("aad"))
 
 
 def _contradictions(manifest: AivenManifest) -> Iterator[tuple[str, object, object]]:
     """Yield which stored sizes are impossible for the sizes that the manifest gives."""
     overhead = 0 if manifest.encryption is None else OVERHEAD_BYTES
-    least = min((part.size for part in manifest.indexes.named().values() if part is not None and part.size), default=0)
+    least = min((part.size for part in manifest.indexes.values() if part is not None and part.size), default=0)
     if overhead and 0 < least <= overhead:
         yield "size of an encrypted index", f"more than {overhead}", least
-    if manifest.indexes.end > INT_MAX:
-        yield "bytes of all indexes", f"{INT_MAX} at most", manifest.indexes.end
+    if manifest.indexes_end > INT_MAX:
+        yield "bytes of all indexes", f"{INT_MAX} at most", manifest.indexes_end
     yield from _chunk_contradictions(manifest, overhead)
 
 
@@ -319,10 +294,10 @@ def _segment_metadata(values: Any) -> SegmentMetadata:  # noqa: ANN401 - any JSO
     topic_partition = place["topicPartition"]
     epochs = [LeaderEpoch(int(epoch), _long(start)) for epoch, start in values["segmentLeaderEpochs"].items()]
     return SegmentMetadata(
-        topic=_text(topic_partition["topic"]),
-        topic_id=_text(place["topicId"]),
+        topic=typed(str, topic_partition["topic"]),
+        topic_id=typed(str, place["topicId"]),
         partition=_long(topic_partition["partition"]),
-        segment_id=_text(identity["id"]),
+        segment_id=typed(str, identity["id"]),
         start_offset=_long(values["startOffset"]),
         end_offset=_long(values["endOffset"]),
         max_timestamp_ms=_long(values["maxTimestampMs"]),
@@ -335,10 +310,4 @@ def _segment_metadata(values: Any) -> SegmentMetadata:  # noqa: ANN401 - any JSO
 def _long(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not -_LONG_END <= value < _LONG_END:
         raise TypeError("not a Java long")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a string")
     return value

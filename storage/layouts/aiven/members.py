@@ -34,6 +34,7 @@ from uuid import UUID, uuid5
 
 from resnap.storage.encryption import OVERHEAD_BYTES
 from resnap.storage.errors import FormatError, in_file
+from resnap.storage.layouts.aiven.manifest import INDEX_NAMES
 from resnap.storage.layouts.aiven.pieces import original_piece
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
 from resnap.storage.messages.wire import uuid_text
@@ -162,14 +163,6 @@ def segment_key_of_origin(key: str) -> AivenKey | None:
 
 
 LOG_FILE: Final = "log"
-INDEX_NAMES: Final = {
-    "index": "offset",
-    "timeindex": "timestamp",
-    "snapshot": "producerSnapshot",
-    "leader-epoch-checkpoint": "leaderEpoch",
-    "txnindex": "transaction",
-}
-"""By suffix in a log dir: what a manifest calls it; in the order in which they are stored."""
 MARK: Final = "#."
 KEY_PARTS: Final = 3
 """Number of parts of a key without its prefix."""
@@ -235,11 +228,11 @@ class SegmentDecoder:
 
         """
         encryption = manifest.encryption
-        return cls(manifest, None if encryption is None else keys.cipher(encryption.data_key, encryption.aad))
+        return cls(manifest, None if encryption is None else keys.cipher(encryption))
 
     def index_range(self, suffix: str) -> IndexRange | None:
         """Return where the index ``suffix`` is in the ``.indexes`` object; None if there is none."""
-        return self.manifest.indexes.named()[INDEX_NAMES[suffix]]
+        return self.manifest.indexes[INDEX_NAMES[suffix]]
 
     def index(self, piece: bytes, place: IndexRange) -> bytes:
         """Return the index that is stored as ``piece`` at ``place``; an empty one is not encrypted.
@@ -290,7 +283,7 @@ class SegmentDecoder:
 
 def index_size(manifest: AivenManifest, suffix: str) -> int | None:
     """Return the size of the index ``suffix`` before encryption, in bytes; None if the segment has none."""
-    part = manifest.indexes.named()[INDEX_NAMES[suffix]]
+    part = manifest.indexes[INDEX_NAMES[suffix]]
     if part is None:
         return None
     return part.size - OVERHEAD_BYTES if manifest.encryption is not None and part.size else part.size

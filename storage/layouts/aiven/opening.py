@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from resnap.storage.encryption import KeyRing
-    from resnap.storage.layouts.aiven.manifest import Encryption
+    from resnap.storage.encryption import KeyRing, WrappedKey
     from resnap.storage.stores.protocol import ObjectStore
 
 _KEYS_TRIED: Final = 16
@@ -168,7 +167,7 @@ def _opens_others(url: str, opener: Opener, process: int) -> bool:  # noqa: ARG0
     return any(_is_opened(key, opener.keys) for key in islice(encrypted, _KEYS_TRIED))
 
 
-def _encryption_of(store: ObjectStore, key: str) -> Encryption | None:
+def _encryption_of(store: ObjectStore, key: str) -> WrappedKey | None:
     """Return the encryption of the segment whose manifest is at ``key``; None for any other object."""
     if not key.endswith(f".{MANIFEST}") or parse_key(key) is None:
         return None
@@ -178,9 +177,9 @@ def _encryption_of(store: ObjectStore, key: str) -> Encryption | None:
         return None
 
 
-def _is_opened(encryption: Encryption, keys: KeyRing) -> bool:
+def _is_opened(encryption: WrappedKey, keys: KeyRing) -> bool:
     try:
-        keys.cipher(encryption.data_key, encryption.aad)
+        keys.cipher(encryption)
     except ConfigurationError:
         return False
     return True

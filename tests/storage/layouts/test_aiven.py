@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -15,9 +16,7 @@ from resnap.storage.errors import ConfigurationError, FormatError
 from resnap.storage.key_file import KeyFile
 from resnap.storage.layouts.aiven.manifest import (
     AivenManifest,
-    Encryption,
     IndexRange,
-    IndexRanges,
     SegmentMetadata,
     read_manifest,
     write_manifest,
@@ -221,13 +220,10 @@ def any_manifest(draw: st.DrawFn) -> AivenManifest:
     encryption = draw(
         st.none()
         | st.builds(
-            Encryption,
-            data_key=st.builds(
-                WrappedKey,
-                st.text(min_size=1, max_size=9).filter(lambda name: name.strip() and ":" not in name),
-                st.binary(min_size=1, max_size=300),
-            ),
-            aad=st.binary(max_size=40),
+            WrappedKey,
+            st.text(min_size=1, max_size=9).filter(lambda name: name.strip() and ":" not in name),
+            st.binary(min_size=1, max_size=300),
+            st.binary(max_size=40),
         )
     )
     overhead = 0 if encryption is None else OVERHEAD_BYTES
@@ -245,13 +241,14 @@ def any_manifest(draw: st.DrawFn) -> AivenManifest:
     return AivenManifest(
         chunks=ChunkIndex(chunk_size, file_size, stored),
         indexes=draw(
-            st.builds(
-                IndexRanges,
-                offset=indexes,
-                timestamp=indexes,
-                producer_snapshot=indexes,
-                leader_epoch=indexes,
-                transaction=st.none() | indexes,
+            st.fixed_dictionaries(
+                {
+                    "offset": indexes,
+                    "timestamp": indexes,
+                    "producerSnapshot": indexes,
+                    "leaderEpoch": indexes,
+                    "transaction": st.none() | indexes,
+                }
             )
         ),
         compression=is_compressed,
@@ -418,7 +415,7 @@ def test_an_envelope_opens_for_its_key_alone(pair: tuple[RsaKey, KeyRing], size:
     assert piece == stored_piece(bytes(size), "log:0", is_compressed=False, cipher=cipher)
     ivs = {cipher.seal(body, place)[:12] for body in (bytes(size), b"other") for place in ("log:0", "log:1", "log:10")}
     assert len(ivs) == 6, "each piece has an IV of its own"
-    opened = ring.cipher(wrapped, cipher.aad)
+    opened = ring.cipher(wrapped)
     assert opened.open(piece) == bytes(size)
     for at in (0, 12, len(piece) - 1):
         damaged = bytearray(piece)
@@ -426,7 +423,7 @@ def test_an_envelope_opens_for_its_key_alone(pair: tuple[RsaKey, KeyRing], size:
         with pytest.raises(FormatError, match="tag"):
             opened.open(bytes(damaged))
     with pytest.raises(FormatError, match="tag"):
-        ring.cipher(wrapped, b"other" + cipher.aad).open(piece)
+        ring.cipher(replace(wrapped, aad=b"other" + cipher.aad)).open(piece)
     with pytest.raises(FormatError, match="28 bytes or more"):
         opened.open(piece[:27])
 
@@ -435,17 +432,17 @@ def test_a_private_key_is_read_once_for_all_segments(
     pair: tuple[RsaKey, KeyRing], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, wrapped = new_cipher(pair[0])
-    pair[1].cipher(wrapped, b"")
+    pair[1].cipher(wrapped)
     monkeypatch.setattr(RSA, "import_key", lambda _: pytest.fail("its primes are tested again"))
-    pair[1].cipher(wrapped, b"")
+    pair[1].cipher(wrapped)
 
 
 def test_a_key_that_is_not_at_hand_is_asked_for_by_name(pair: tuple[RsaKey, KeyRing]) -> None:
     _, wrapped = new_cipher(pair[0])
     with pytest.raises(ConfigurationError, match="key pair 'key1'; the given private keys are: none"):
-        KeyRing().cipher(wrapped, b"")
+        KeyRing().cipher(wrapped)
     with pytest.raises(ConfigurationError, match="does not open the segment's data key"):
-        pair[1].cipher(WrappedKey("key1", bytes(256)), b"")
+        pair[1].cipher(WrappedKey("key1", bytes(256), b""))
 
 
 def test_an_invalid_key_is_reported_without_showing_it(pair: tuple[RsaKey, KeyRing], tmp_path: Path) -> None:
@@ -455,7 +452,7 @@ def test_an_invalid_key_is_reported_without_showing_it(pair: tuple[RsaKey, KeyRi
     _, wrapped = new_cipher(pair[0])
     for half in halves:
         with pytest.raises(ConfigurationError, match="private key of 'key1' cannot be used") as caught:
-            KeyRing((half,)).cipher(wrapped, b"")
+            KeyRing((half,)).cipher(wrapped)
         assert "hunter2" not in str(caught.value)
         assert "hunter2" not in repr(half)
 

@@ -80,7 +80,7 @@ def test_what_is_sealed_opens_for_the_private_key(public: RsaKey, fixture_set: C
     stored = stored_log(a_log(b"something"), 4, is_compressed=True, cipher=cipher)
     with stored.open_body() as opened:
         body = opened.read()
-    opener = ring.cipher(wrapped, cipher.aad)
+    opener = ring.cipher(wrapped)
     found = [
         original_piece(body[at : at + size], original, is_compressed=True, cipher=opener)
         for _, original, at, size in stored.chunks.chunks()
