@@ -22,6 +22,7 @@ from __future__ import annotations
 import pickle
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, pairwise
 from tempfile import SpooledTemporaryFile
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -162,14 +163,11 @@ class Spool(AbstractContextManager["Spool"]):
         """Yield all bodies by ascending place; nothing may be added after that."""
         self._placed.sort()
         for place, start, length in self._placed:
-            yield Stored(place, self._reader(start, length))
+            yield Stored(place, partial(self._body, start, length))
 
-    def _reader(self, start: int, length: int) -> Callable[[], bytes]:
-        def read() -> bytes:
-            self._file.seek(start)
-            return self._file.read(length)
-
-        return read
+    def _body(self, start: int, length: int) -> bytes:
+        self._file.seek(start)
+        return self._file.read(length)
 
 
 def sketch(producer_ids: IntArray) -> IntArray:

@@ -178,13 +178,10 @@ def tiered_part(url: str, sources: Sources) -> TieredPart:
 
     """
     store, within = sources.store(without_slash(url)), ""
-    for layouts in (SHIPPED, READABLE_BY_KEYS_ALONE):
-        found = (_match(store.url, info.key, layouts) for info in store.list())
-        layout, depth = next((pair for pair in found if pair[0] is not None), (None, 0))
-        if layout is not None:
-            root, within = _above(store.url, depth)
-            store = sources.store(root)
-            break
+    layout, depth = _first_match(store, SHIPPED, READABLE_BY_KEYS_ALONE)
+    if layout is not None:
+        root, within = _above(store.url, depth)
+        store = sources.store(root)
     return TieredPart(layout_in(store, within), store, within)
 
 
@@ -195,13 +192,13 @@ def layout_at(url: str, sources: Sources) -> Tiered | Mirror | None:
         StoreError: the store failed.
 
     """
-    store = sources.store(without_slash(url))
-    for layouts in (READABLE, READABLE_BY_KEYS_ALONE):
-        found = (_match(store.url, info.key, layouts)[0] for info in store.list())
-        layout = next((layout for layout in found if layout is not None), None)
-        if layout is not None:
-            return layout
-    return None
+    return _first_match(sources.store(without_slash(url)), READABLE, READABLE_BY_KEYS_ALONE)[0]
+
+
+def _first_match(store: ObjectStore, *groups: Iterable[Tiered | Mirror]) -> tuple[Tiered | Mirror | None, int]:
+    """Return what ``_match`` says of the first object in a layout of the first of ``groups`` that has any."""
+    matches = (_match(store.url, info.key, layouts) for layouts in groups for info in store.list())
+    return next((match for match in matches if match[0] is not None), (None, 0))
 
 
 def _layout_of(url: str, key: str) -> tuple[Tiered | Mirror | None, int]:
