@@ -403,14 +403,9 @@ class S3ObjectStore:
         markers: dict[str, Any] = {}
         must = self._caller.must_say
         while True:
-            asked = dict(markers)
+            ask = partial(self._client.list_multipart_uploads, Bucket=self._bucket, Prefix=self._prefix, **markers)
             try:
-                page: Mapping[str, Any] = self._caller.call(
-                    None,
-                    lambda asked=asked: self._client.list_multipart_uploads(  # type: ignore[misc]
-                        Bucket=self._bucket, Prefix=self._prefix, **asked
-                    ),
-                )
+                page: Mapping[str, Any] = self._caller.call(None, ask)
             except UploadGoneError:  # so `rclone serve s3` says that there is none
                 return
             # `rclone serve s3` leaves it out; without both the answer may be anything but a listing.
