@@ -41,6 +41,9 @@ LOG_END: Final = 671
 class Tiered(Cluster):
     """Brokers of a tiered topic whose leaders do not have the beginning of the log on their disks."""
 
+    cluster: Any
+    """The connection."""
+
     def topics(self, _names: Collection[str]) -> dict[str, TopicFacts]:
         facts = {
             one.name.partition: PartitionFacts(
@@ -84,8 +87,8 @@ def asked(
         )
         for number, of_partition in enumerate(states)
     ]
-    cluster = Tiered(cluster_partitions=made, chance=random.Random(1), is_quiet=True)
     client: Any = SimpleNamespace(facts=lambda _: ClusterFacts(cluster_id=None, topics={}), broker_ids=list)
+    cluster = Tiered(cluster_partitions=made, chance=random.Random(1), is_quiet=True, cluster=client)
     monkeypatch.setattr(job, "cluster_of", lambda _: nullcontext(client))
     monkeypatch.setattr(job, "LiveBrokers", lambda **_: cluster)
     how = ("--remote", remote.as_uri(), "--producer-id-expiration-ms", FOREVER_MS, "--output", "json")
