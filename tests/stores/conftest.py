@@ -42,6 +42,8 @@ def certificates() -> Iterator[Path]:
             ],
             cwd=directory, check=True, capture_output=True,
         )  # fmt: skip
+        for name, of_rustfs in (("private.key", "rustfs_key.pem"), ("public.crt", "rustfs_cert.pem")):
+            Path(directory, of_rustfs).hardlink_to(Path(directory, name))
         yield Path(directory)
 
 

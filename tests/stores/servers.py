@@ -109,7 +109,13 @@ SEAWEEDFS: Final = Kind(
     # Each bucket takes volumes for itself: seven unless told, and then writes fail where none is left.
     environment={"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET, "WEED_MASTER_VOLUME_GROWTH_COPY_1": "1"},
 )  # fmt: skip
-STRICT: Final = (VERSITYGW, MINIO)
+RUSTFS: Final = Kind(
+    name="rustfs",
+    arguments=("server", "--address", "127.0.0.1:{port}", "--access-key", ACCESS, "--secret-key", SECRET),
+    environment={"RUSTFS_CONSOLE_ENABLE": "false"},
+    tls=("--tls-path", "{certificates}"),
+)
+STRICT: Final = (VERSITYGW, MINIO, RUSTFS)
 HONEST: Final = (*STRICT, SEAWEEDFS, GARAGE)
 """Their checks of what is written hold; Garage's conditions do not."""
 LIARS: Final = (RCLONE, S3S_FS)

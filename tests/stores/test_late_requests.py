@@ -12,7 +12,7 @@ import pytest
 from resnap.storage.errors import ResnapError
 from resnap.storage.stores.s3 import S3ObjectStore
 from tests.stores.fault_proxy import Call, Fault, Reply, ResetError, proxying
-from tests.stores.servers import GARAGE, MINIO, RCLONE, SEAWEEDFS, STRICT, VERSITYGW
+from tests.stores.servers import GARAGE, MINIO, RCLONE, RUSTFS, SEAWEEDFS, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys
 from tests.tiering.test_repair_schedules import check, scenes
 from tests.tiering.test_two_holders import Actor, check_all
@@ -42,7 +42,7 @@ def is_change_of(ending: str) -> Callable[[Call], bool]:
     return lambda call: call.method in {"PUT", "DELETE"} and call.path.partition("?")[0].endswith(ending)
 
 
-@pytest.fixture(params=[VERSITYGW, MINIO, SEAWEEDFS, GARAGE, RCLONE], ids=lambda kind: kind.name)
+@pytest.fixture(params=[VERSITYGW, MINIO, RUSTFS, SEAWEEDFS, GARAGE, RCLONE], ids=lambda kind: kind.name)
 def server(request: pytest.FixtureRequest, server_of: Callable[..., Server]) -> Server:
     return server_of(request.param)
 

@@ -21,7 +21,7 @@ from resnap.tiering.deleting import collect, find_garbage
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.verifying.verification import StoreReader
 from tests.storage.stores.contract import ObjectStoreContract
-from tests.stores.servers import GARAGE, HONEST, LIARS, MINIO, RCLONE, S3S_FS, SEAWEEDFS, STRICT, VERSITYGW
+from tests.stores.servers import GARAGE, HONEST, LIARS, MINIO, RCLONE, RUSTFS, S3S_FS, SEAWEEDFS, STRICT, VERSITYGW
 from tests.tiering.shipping import UPGRADED, manifest_keys, manifests, must_be_shipped, tier
 from tests.tiering.stores import RecordingStore
 
@@ -73,6 +73,7 @@ class TestStrictStores(ObjectStoreContract):
     [
         pytest.param(VERSITYGW, Check.REFUSED, Check.REFUSED, {Condition.KEPT}, id="versitygw"),
         pytest.param(MINIO, Check.REFUSED, Check.REFUSED, {Condition.KEPT}, id="minio"),
+        pytest.param(RUSTFS, Check.REFUSED, Check.REFUSED, {Condition.KEPT}, id="rustfs"),
         pytest.param(SEAWEEDFS, Check.REFUSED, Check.REFUSED, {Condition.KEPT}, id="weed"),
         pytest.param(GARAGE, Check.REFUSED, Check.REFUSED, {Condition.IGNORED}, id="garage"),
         pytest.param(RCLONE, Check.TAKEN, Check.TAKEN, {Condition.IGNORED}, id="rclone"),
@@ -96,6 +97,7 @@ def test_the_probe_finds_what_each_server_keeps(
     [
         pytest.param(VERSITYGW, Condition.KEPT, id="versitygw"),
         pytest.param(MINIO, Condition.IGNORED, id="minio"),
+        pytest.param(RUSTFS, Condition.KEPT, id="rustfs"),
         pytest.param(SEAWEEDFS, Condition.KEPT, id="weed"),
         pytest.param(RCLONE, Condition.IGNORED, id="rclone"),
     ],
@@ -116,7 +118,7 @@ def test_the_doctor_has_nothing_to_say_against_a_strict_store(server_of: Servers
     found = list(probe_store(store, SystemClock()))
     doubtful = [finding.check for finding in found if finding.health is not Health.OK]
     # MinIO deletes any version, lists the uploads to a key, and none below a prefix.
-    assert doubtful == ([] if kind is VERSITYGW else ["store delete condition", "store uploads"])
+    assert doubtful == (["store delete condition", "store uploads"] if kind is MINIO else [])
     assert list(store.list()) == []
 
 
