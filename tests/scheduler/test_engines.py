@@ -13,7 +13,7 @@ import json, os, signal
 from contextlib import suppress
 from pathlib import Path
 from tests.clocks import FixedClock
-from resnap.scheduler.verbs.regenerate import Asked, run
+from resnap.scheduler.verbs.regenerate import RegenerateRequest, run
 from resnap.scheduler.settings.settings import Settings
 from resnap.tiering.selection import Scope
 from resnap.scheduler.job.replaying import engine_of
@@ -36,7 +36,7 @@ def jvms():
 def one_run(engine, name):
     into = Path.cwd() / name
     context = SilentContext(settings, FixedClock(NOW_MS), engine)
-    done = list(run(Asked(scope=Scope(sources=(str(directory),)), into=str(into)), context))
+    done = list(run(RegenerateRequest(scope=Scope(sources=(str(directory),)), into=str(into)), context))
     return {path.name: path.read_bytes().hex() for path in sorted(into.glob("*/*.snapshot"))}
 
 told = {"jvms": [], "snapshots": []}
