@@ -144,7 +144,8 @@ class Server:
         }
         return S3Settings(**(fields | others))  # type: ignore[arg-type]
 
-    def client(self, attempts: int = 1) -> S3Client:
+    def client(self, attempts: int = 10) -> S3Client:
+        """Return a client that tries again: a listing may fail while others write, as of versitygw."""
         return boto3.client(
             "s3",
             endpoint_url=self.url,
@@ -191,7 +192,7 @@ def running(kind: Kind, directory: Path, certificates: Path | None = None) -> It
                 once = [text.format(**places) for text in kind.once]
                 subprocess.run([str(kind.binary), *once], cwd=directory, check=True, stdout=log, stderr=log)
             # SeaweedFS answers before it has a volume to write to.
-            server.client(attempts=10).put_object(Bucket=server.new_bucket(), Key="ready", Body=b"?")
+            server.client().put_object(Bucket=server.new_bucket(), Key="ready", Body=b"?")
             yield server
         finally:
             process.terminate()
@@ -208,7 +209,7 @@ def _wait_until_ready(server: Server, process: subprocess.Popen[bytes], log: Pat
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
-            server.client().list_buckets()
+            server.client(attempts=1).list_buckets()
         except (BotoCoreError, ClientError) as error:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise AssertionError(f"{server.kind.name} does not start: {log.read_text()[-2000:]}") from error
