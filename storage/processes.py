@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _PROC: Final = Path("/proc")
+_STATE_FIELD: Final = 0
+_THREADS_FIELD: Final = 17
 _START_FIELD: Final = 19
-"""Field of ``/proc/<pid>/stat``, counted after the name: when the process started, in ticks since the machine did."""
+"""Fields of ``/proc/<pid>/stat``, counted after the name; the last: when it started, in ticks since the machine did."""
 _LOCKS: Final = Path("/proc/locks")
 _AGAIN_S: Final = 0.05
 
@@ -51,13 +53,16 @@ class Process:
         """Whether the process is known to have ended; never true for another machine's process.
 
         ``/proc`` may hide processes of other users (``hidepid``, ``ProtectProc``), so a hidden process may still run.
+        A zombie has ended, once its threads have; where nobody waits for it, as in many containers, it stays.
         """
         if not self.machine or self.machine != _machine():
             return False
-        seen = _started_ticks(self.number)
+        stat = _stat(self.number)
         if not _is_there(self.number):
             return True
-        return seen != self.started_ticks and -1 not in {seen, self.started_ticks}
+        is_zombie = stat[_STATE_FIELD : _STATE_FIELD + 1] == ["Z"] and int(stat[_THREADS_FIELD]) <= 1
+        is_another = bool(stat) and self.started_ticks not in {-1, int(stat[_START_FIELD])}
+        return is_zombie or is_another
 
 
 def this_process() -> Process:
@@ -85,9 +90,15 @@ def started_at(number: int) -> str:
 
 def _started_ticks(number: int) -> int:
     """Return when the process started; -1 if there is none."""
+    stat = _stat(number)
+    return int(stat[_START_FIELD]) if stat else -1
+
+
+def _stat(number: int) -> list[str]:
+    """Return the fields of the process in ``/proc``; none if there is no such process, or it is hidden."""
     with suppress(OSError):
-        return int((_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()[_START_FIELD])
-    return -1
+        return (_PROC / str(number) / "stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def _is_there(number: int) -> bool:

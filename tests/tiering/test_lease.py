@@ -3,15 +3,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pytest
@@ -23,6 +25,8 @@ from resnap.tiering.shipping.lease import LEASE_MS, LEASE_PREFIX, Holder, Lease,
 from tests.tiering.stores import ActingStore, PassingStore
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from resnap.storage.crc32c import Buffer
     from resnap.storage.stores.protocol import ObjectStore
 
@@ -135,6 +139,42 @@ def test_the_lease_of_a_dead_process_of_this_machine_is_taken_over_at_once(store
     a_lease(store, process=this_process()).acquire()
     with pytest.raises(LockedError):
         a_lease(store).acquire()
+
+
+@contextmanager
+def a_process(code: str) -> Iterator[tuple[subprocess.Popen[str], Process]]:
+    """Run ``code``, which prints when it is so far, and yield its process, which nobody waits for until the end."""
+    says = "from resnap.storage.processes import this_process as p; print(p().started_ticks, flush=True)"
+    with subprocess.Popen([sys.executable, "-c", f"{says}; {code}"], stdout=subprocess.PIPE, text=True) as popen:
+        assert popen.stdout is not None
+        ticks = int(popen.stdout.readline())
+        try:
+            yield popen, Process(machine=this_process().machine, number=popen.pid, started_ticks=ticks)
+        finally:
+            popen.kill()
+
+
+def test_a_killed_process_that_nobody_has_waited_for_is_dead() -> None:
+    with a_process("import time; time.sleep(300)") as (popen, process):
+        assert not process.is_dead
+        popen.kill()
+        os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT)  # as a zombie it stays
+        assert process.is_dead
+
+
+EXIT_OF_A_THREAD: Final = {"x86_64": 60, "aarch64": 93}
+
+
+@pytest.mark.skipif(platform.machine() not in EXIT_OF_A_THREAD, reason="the number of the system call is not known")
+def test_a_process_lives_while_a_thread_of_it_is_at_work_though_its_first_one_has_ended() -> None:
+    end_first = f"ctypes.CDLL(None).syscall({EXIT_OF_A_THREAD[platform.machine()]}, 0)"
+    work = "threading.Thread(target=time.sleep, args=(300,)).start()"
+    with a_process(f"import ctypes, threading, time; {work}; {end_first}") as (popen, process):
+        deadline = time.monotonic() + 60
+        while (state := Path(f"/proc/{popen.pid}/stat").read_text().rpartition(")")[2].split()[0]) != "Z":
+            assert time.monotonic() < deadline, state
+            time.sleep(0.01)
+        assert not process.is_dead
 
 
 def test_of_many_who_take_over_at_once_one_succeeds(store: MemoryObjectStore, clock: Clock) -> None:
