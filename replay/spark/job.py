@@ -120,7 +120,7 @@ class CombineTask(NamedTuple):
 
 
 _Division: TypeAlias = tuple[tuple[CombineTask, ...], list[int], dict[int, tuple[int, ...]]]
-"""How the runs of a job are divided among combining tasks: all shares; the number of the first share of each run, after
+"""How the runs of a job are divided among combining tasks: all tasks; the number of the first task of each run, after
 which come its further ranges; and, for each run with several ranges, the producer ids at which all but the first begin.
 """
 

@@ -36,7 +36,7 @@ from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.deleting import Limits, PartitionRetention, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import lease_name, lease_on
-from resnap.tiering.shipping.shipped import RetentionRecord, retained_key, retained_topics, write_retention_record
+from resnap.tiering.shipping.retained import RetentionNote, retained_key, retained_topics, write_retained
 
 _HIDDEN: Final = (
     "run again; if the object was not shipped just now, the store's listings are incomplete, and a deletion based on "
@@ -133,13 +133,13 @@ def _delete(
 def _note(store: ObjectStore, one: PartitionRetention) -> None:
     """Note first where the log starts then: nothing of it is shipped again, wherever the deletion is ended."""
     last = one.beyond[-1]
-    left = RetentionRecord(
+    left = RetentionNote(
         log_start_offset=last.facts.next_base_offset,
         last_base_offset=last.facts.base_offset,
         last_log_bytes=last.facts.log_bytes,
     )
     key = retained_key(one.cluster_id, one.topic_partition, one.topic_id)
-    write_retention_record(store, key, left)
+    write_retained(store, key, left)
 
 
 def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) -> list[StoredManifest]:

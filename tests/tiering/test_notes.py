@@ -6,11 +6,11 @@ import pytest
 
 from resnap.storage.errors import FormatError
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.shipping.shipped import RetentionRecord, read_retained, write_retention_record
+from resnap.tiering.shipping.retained import RetentionNote, read_retained, write_retained
 from resnap.tiering.shipping.stored_topics import UNKNOWN, TopicSettings, keep_topic, read_topic
 
 SETTINGS = TopicSettings(partitions=12, config={"retention.ms": "604800000", "note": "\x1f"})
-RETAINED = RetentionRecord(log_start_offset=1_000, last_base_offset=900, last_log_bytes=4_096)
+RETAINED = RetentionNote(log_start_offset=1_000, last_base_offset=900, last_log_bytes=4_096)
 OLD_SETTINGS = b'{"config": {"retention.ms": "604800000", "note": "\\u001f"}, "partitions": 12}'
 OLD_RETAINED = b'{"log_start_offset": 1000, "last_base_offset": 900, "last_log_bytes": 4096}'
 
@@ -22,7 +22,7 @@ def store(tmp_path: object) -> MemoryObjectStore:
 
 def test_what_is_written_is_read_and_a_changed_bit_is_named_until_it_is_written_again(store: MemoryObjectStore) -> None:
     keep_topic(store, "topic", SETTINGS)
-    write_retention_record(store, "retained", RETAINED)
+    write_retained(store, "retained", RETAINED)
     assert (read_topic(store, "topic"), read_retained(store, "retained")) == (SETTINGS, RETAINED)
     for key, read in (("topic", read_topic), ("retained", read_retained)):
         data = store.get(key)
@@ -36,7 +36,7 @@ def test_what_is_written_is_read_and_a_changed_bit_is_named_until_it_is_written_
                 read(store, key)
             assert raised.value.hint
     keep_topic(store, "topic", SETTINGS)
-    write_retention_record(store, "retained", RETAINED)
+    write_retained(store, "retained", RETAINED)
     assert (read_topic(store, "topic"), read_retained(store, "retained")) == (SETTINGS, RETAINED)
 
 
