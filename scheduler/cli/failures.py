@@ -135,7 +135,7 @@ class Failures:
         hint: str | None = None,
         fields: Mapping[str, object] | None = None,
     ) -> None:
-        """Print an error that is not an exception of ours, and count it."""
+        """Print an error with its hint, and count its exit code."""
         self._codes.append(exit_code)
         if self.as_json:
             said = {"type": kind, "message": message, "hint": hint, "exitCode": exit_code, **(fields or {})}
