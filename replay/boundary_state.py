@@ -75,7 +75,8 @@ def boundary_state(
         return _beyond_window(state, boundary)
     kept_after_ms = plan.rules.kept_after_ms(as_of_ms)
     moved = np.intersect1d(base.untouched(state), list(plan.moved))
-    rows = state[_survives(state, kept_after_ms) & ~np.isin(state["producer_id"], moved)]
+    survives = (state["txn_first_offset"] != NONE) | (state["timestamp"] > kept_after_ms)
+    rows = state[survives & ~np.isin(state["producer_id"], moved)]
     entries = entries_of(rows)
     doubt_batch, doubt_transaction, doubt_coordinator = _doubts(rows, plan, run, oldest_clock_ms)
     # This also holds if the log itself begins later than the transaction: retention may have cut it there.
@@ -197,11 +198,6 @@ def entries_of(state: Array) -> Array:
     for ours, theirs in ENTRY_FIELDS:
         entries[theirs] = state[ours]
     return entries
-
-
-def _survives(state: Array, kept_after_ms: int) -> BoolArray:
-    survives: BoolArray = (state["txn_first_offset"] != NONE) | (state["timestamp"] > kept_after_ms)
-    return survives
 
 
 def _beyond_window(state: Array, boundary: Boundary) -> BoundaryState:

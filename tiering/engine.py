@@ -19,7 +19,7 @@ import threading
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.scan.splits import Reading
@@ -44,32 +44,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _N = TypeVar("_N")
-_N_co = TypeVar("_N_co", covariant=True)
 _V = TypeVar("_V")
-
-
-class Groups(Protocol[_N_co, _V]):
-    """Values by key, in this process or on executors."""
-
-    @property
-    def note(self) -> _N_co:
-        """The joined note of reading all items."""
-        ...
-
-    def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
-        """Return ``work(key, values)`` of each group, by key; values are in the order of their items."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _LocalGroups(Generic[_N, _V]):
-    """Those of this process."""
-
-    note: _N
-    values: Mapping[str, list[_V]]
-
-    def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
-        return [work(key, self.values[key]) for key in sorted(self.values)]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -177,11 +152,12 @@ class Engine:
         join: Callable[[_N, _N], _N],
         nothing: _N,
         items: Sequence[_T],
-    ) -> Iterator[Groups[_N, _V]]:
+    ) -> Iterator[tuple[_N, Callable[[Callable[[str, list[_V]], Any]], list[Any]]]]:
         """Read ``items``, each of which gives a note and values by key, and keep the values where they were read.
 
         That is on Spark, unless this process is the engine. ``join`` joins two notes; ``nothing`` is the note of no
-        items.
+        items. Yields the joined note, and what maps a function over the groups: it returns ``work(key, values)`` of
+        each, by key; values are in the order of their items.
 
         Raises:
             ResnapError: Spark did not start, or its job failed.
@@ -192,7 +168,8 @@ class Engine:
             values: dict[str, list[_V]] = {}
             for key, value in (pair for _, pairs in found for pair in pairs):
                 values.setdefault(key, []).append(value)
-            yield _LocalGroups(reduce(join, (note for note, _ in found), nothing), values)
+            note = reduce(join, (note for note, _ in found), nothing)
+            yield note, lambda work: [work(key, values[key]) for key in sorted(values)]
             return
         with self._warm_spark().grouped(look, join, items) as groups:
             yield groups

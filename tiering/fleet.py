@@ -14,8 +14,8 @@ Source: ``PartitionChangeBuilder.electLeader`` (the first replica in the order o
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -142,26 +142,16 @@ def topic_answers(
 
 
 def _as_seen(topic: str, seen: _Seen, unknown: tuple[str, ...]) -> TopicAnswer:
-    tally = _Tally()
-    for broker, found in sorted(seen.items()):
-        for number, replica in found.items():
-            tally.add(broker, number, replica)
-    partitions = {number for found in seen.values() for number in found}
-    return TopicAnswer(
-        topic=topic,
-        partitions=len(partitions),
-        verdicts=tally.verdicts,
-        missing=tally.missing,
-        blockers=_blockers(tally.blocked),
-        unknown=unknown,
-    )
+    found = [(broker, number, one) for broker, replicas in sorted(seen.items()) for number, one in replicas.items()]
+    return _answer(topic, len({number for _, number, _ in found}), found, unknown)
 
 
 def _as_placed(
     topic: str, places: Sequence[PartitionReplicas], seen: _Seen, silent: Mapping[int, str], asked: set[int]
 ) -> TopicAnswer:
     """Return the answer for the replicas that the cluster has, ignoring other directories on disk."""
-    tally, blocked_leaders = _Tally(), 0
+    found: list[_Found] = []
+    blocked_leaders = 0
     missed: dict[int, list[TopicPartition]] = defaultdict(list)
     nothing: Mapping[int, ScannedReplica] = {}
     for place in places:
@@ -170,39 +160,30 @@ def _as_placed(
             one = seen.get(broker, nothing).get(number)
             if one is None:
                 missed[broker].append(place.topic_partition)
-            elif tally.add(broker, number, one) and broker == place.leader:
-                blocked_leaders += 1
+            else:
+                found.append((broker, number, one))
+                blocked_leaders += one.verdict is Verdict.BLOCKED and broker == place.leader
     leaderless = [place.topic_partition for place in places if place.leader is None]
     unknown = [_why_unknown(broker, missed[broker], silent, asked) for broker in sorted(missed)]
-    return TopicAnswer(
-        topic=topic,
-        partitions=len(places),
-        verdicts=tally.verdicts,
-        missing=tally.missing,
-        blockers=_blockers(tally.blocked),
-        unknown=(*unknown, *((f"without a leader: {first_of(leaderless)}",) if leaderless else ())),
+    unknown += [f"without a leader: {first_of(leaderless)}"] if leaderless else []
+    return replace(
+        _answer(topic, len(places), found, unknown),
         offline=len(leaderless),
         under_replicated=sum(len(place.in_sync) < len(place.replicas) for place in places),
         blocked_leaders=blocked_leaders,
     )
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Sums over replicas; there may be a million of them."""
-
-    verdicts: dict[Verdict, int] = field(default_factory=dict)
-    missing: int = 0
-    blocked: list[_Found] = field(default_factory=list)
-
-    def add(self, broker: int, number: int, one: ScannedReplica) -> bool:
-        """Count a replica; return whether it is blocked."""
-        self.verdicts[one.verdict] = self.verdicts.get(one.verdict, 0) + 1
-        self.missing += one.missing
-        if one.verdict is not Verdict.BLOCKED:
-            return False
-        self.blocked.append((broker, number, one))
-        return True
+def _answer(topic: str, partitions: int, found: Sequence[_Found], unknown: Sequence[str]) -> TopicAnswer:
+    """Return the sums over the replicas that were found."""
+    return TopicAnswer(
+        topic=topic,
+        partitions=partitions,
+        verdicts=Counter(one.verdict for _, _, one in found),
+        missing=sum(one.missing for _, _, one in found),
+        blockers=_blockers([item for item in found if item[2].verdict is Verdict.BLOCKED]),
+        unknown=tuple(unknown),
+    )
 
 
 def _why_unknown(broker: int, missed: Sequence[TopicPartition], silent: Mapping[int, str], asked: set[int]) -> str:

@@ -12,7 +12,7 @@ import threading
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from pyspark import StorageLevel
 
@@ -115,8 +115,10 @@ class WarmSpark:
         look: Callable[[_T], tuple[_N, list[tuple[str, _V]]]],
         join: Callable[[_N, _N], _N],
         items: Sequence[_T],
-    ) -> Iterator[SparkGroups[_N, _V]]:
+    ) -> Iterator[tuple[_N, Callable[[Callable[[str, list[_V]], Any]], list[Any]]]]:
         """Read ``items`` once with ``look``, which returns a note and values by key, for as long as the context lasts.
+
+        Yields the joined note, and what maps a function over the groups (``_map_groups``).
 
         Raises:
             ResnapError: Spark did not start, or the job failed.
@@ -139,7 +141,7 @@ class WarmSpark:
             try:
                 with explain_job_failure(context):
                     note = found.map(lambda one: one[0]).reduce(join)
-                yield SparkGroups(context, note, groups)
+                yield note, partial(_map_groups, context, groups)
             finally:
                 with explain_job_failure(context):
                     groups.unpersist()
@@ -193,27 +195,22 @@ def on_executors(context: SparkContext, look: Callable[[_T], _R], items: Sequenc
     return found
 
 
-class SparkGroups(Generic[_N, _V]):
-    """Values by key; ``note`` is the joined note of reading all items."""
+def _map_groups(
+    context: SparkContext, groups: RDD[tuple[str, list[tuple[int, _V]]]], work: Callable[[str, list[_V]], _R]
+) -> list[_R]:
+    """Return ``work(key, values)`` for each group, by key; values are in the order of their items.
 
-    def __init__(self, context: SparkContext, note: _N, groups: RDD[tuple[str, list[tuple[int, _V]]]]) -> None:
-        self.note = note
-        self._context, self._groups = context, groups
+    Raises:
+        ResnapError: the job failed.
 
-    def map(self, work: Callable[[str, list[_V]], _R]) -> list[_R]:
-        """Return ``work(key, values)`` for each group, by key; values are in the order of their items.
+    """
 
-        Raises:
-            ResnapError: the job failed.
+    def made(group: tuple[str, list[tuple[int, _V]]]) -> tuple[str, _R]:
+        key, values = group
+        return key, work(key, [value for _, value in sorted(values, key=lambda one: one[0])])
 
-        """
-
-        def made(group: tuple[str, list[tuple[int, _V]]]) -> tuple[str, _R]:
-            key, values = group
-            return key, work(key, [value for _, value in sorted(values, key=lambda one: one[0])])
-
-        with explain_job_failure(self._context):
-            return [value for _, value in sorted(self._groups.map(made).collect(), key=lambda one: one[0])]
+    with explain_job_failure(context):
+        return [value for _, value in sorted(groups.map(made).collect(), key=lambda one: one[0])]
 
 
 class _Start:

@@ -23,7 +23,7 @@ from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, ResnapError
 from resnap.tiering.quota.client_quotas import PREFIX, ClientQuotas
 from resnap.tiering.quota.quota_manager import ProducerIdQuotaManager
-from resnap.tiering.quota.user_quotas import MetadataQuotas, Origin, QuotaFile, rates_of
+from resnap.tiering.quota.user_quotas import MetadataQuotas, QuotaFile, rates_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -139,9 +139,9 @@ class _Limits:
                 self._cluster = MetadataQuotas(self._metadata_log, self._report)
         except ResnapError as error:
             self._report(f"{self._metadata_log}: the quotas cannot be read: {error}")
-        found = [Origin(text="file", quotas=self._of_file)]
+        found = [self._of_file]
         if self._cluster is not None:
-            found.append(Origin(text="metadata log", quotas=self._cluster.quotas))
+            found.append(self._cluster.quotas)
         rates = rates_of(found, self._report)
         for text in sorted(self._reported - self._said):
             self._warn(text)

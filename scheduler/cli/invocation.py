@@ -163,10 +163,6 @@ class Invocation:
         """Print a warning on standard error; nothing with ``--quiet``."""
         self.failures.warn(text)
 
-    def error(self, error: Exception) -> None:
-        """Report an error in a part of the work, and continue; the exit code will reflect it."""
-        self.failures.report(error)
-
     def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
         """Show the progress of each of ``tasks``, which run in parallel, while the context lasts."""
         return show_progress(

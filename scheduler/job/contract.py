@@ -7,8 +7,8 @@ A job is a module of ``scheduler/verbs/`` that declares a ``Verb``, with
   what can be found wrong before any of it has begun is raised by the call itself;
 - a ``View``: how results are shown, as rows for programs and as a table for people.
 
-What is wrong with one part goes into its result, or to ``context.error`` where no result describes it, and the run goes
-on. What ``run`` raises ends the run. The callers alone print, keep, count and choose an exit code:
+What is wrong with one part goes into its result, and the run goes on. What ``run`` raises ends the run. The callers
+alone print, keep, count and choose an exit code:
 
 - the shell (``cli.invocation.Invocation.show``) prints the rows, then the faults. Faults of one kind give the exit code
   of that kind; of several kinds, 1; and 3 where a result says that the run is done in part all the same. The
@@ -196,10 +196,6 @@ class Context(Protocol):
 
     def warn(self, text: str) -> None:
         """Say what may lead to trouble."""
-        ...
-
-    def error(self, error: ResnapError) -> None:
-        """Report what is wrong with a part of the work that no result describes; the run goes on."""
         ...
 
     def check(self) -> None:

@@ -353,10 +353,6 @@ class RunContext(Observer):
         """Write it to the log."""
         self.service.observer.warn(text)
 
-    def error(self, error: ResnapError) -> None:
-        """Keep what is wrong with a part of the work that no result describes."""
-        self.report.failure(error)
-
     def check(self) -> None:
         """Raise CancelledError if the run is to end."""
         self.report.check()

@@ -1,7 +1,7 @@
 """`resnap quota set|delete|describe`: the quota of active producer ids (KIP-936) of each user."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -28,7 +28,7 @@ from resnap.tiering.quota.client_quotas import (
     shown_entity,
     user_name,
 )
-from resnap.tiering.quota.user_quotas import MetadataQuotas, Origin, QuotaFile, rates_of
+from resnap.tiering.quota.user_quotas import MetadataQuotas, QuotaFile, rates_of
 
 _EXACT: Final = 2.0**53
 
@@ -126,18 +126,18 @@ def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | Rep
     found = quota_origins(context)
     if context.settings.bootstrap_server is not None:
         with cluster_of(context.settings) as cluster:
-            found.append(Origin(text="running cluster", quotas=ClientQuotas(describe_client_quotas(cluster))))
+            found["running cluster"] = ClientQuotas(describe_client_quotas(cluster))
     is_empty = True
-    for origin in found:
-        for entity, values in origin.quotas.described(parts):
+    for origin, quotas in found.items():
+        for entity, values in quotas.described(parts):
             for key, value in sorted(values.items()):
                 is_empty = False
-                yield Quota(entity=entity, key=key, value=value, origin=origin.text)
+                yield Quota(entity=entity, key=key, value=value, origin=origin)
     if is_empty:
-        yield Reported(what=_consequence(found, of))
+        yield Reported(what=_consequence(found.values(), of))
 
 
-def _consequence(found: list[Origin], of: FilterPart | None) -> str:
+def _consequence(found: Iterable[ClientQuotas], of: FilterPart | None) -> str:
     """Return what it means that nothing is set for a user, None for anybody."""
     default = rates_of(found, lambda _: None).default
     if of is None:
@@ -185,18 +185,20 @@ class QuotaView(View[Quota | Reported[str]]):
         return self._closing
 
 
-def quota_origins(context: Context) -> list[Origin]:
-    """Return the quotas of the state directory, and of a cluster's metadata log; the first that has a user counts.
+def quota_origins(context: Context) -> dict[str, ClientQuotas]:
+    """Return the quotas of the state directory, and of a cluster's metadata log, by their origin.
+
+    The first that has a user counts.
 
     Raises:
         ResnapError: either cannot be read.
 
     """
     file, metadata_log = _quota_file(context), context.settings.metadata_log
-    found = [] if file is None else [Origin(text=f"file {file.path}", quotas=file.load())]
+    found = {} if file is None else {f"file {file.path}": file.load()}
     if metadata_log is not None:
         cluster = MetadataQuotas(metadata_log, context.warn)
-        found.append(Origin(text=f"metadata log {metadata_log} at offset {cluster.offset}", quotas=cluster.quotas))
+        found[f"metadata log {metadata_log} at offset {cluster.offset}"] = cluster.quotas
     return found
 
 

@@ -139,7 +139,7 @@ def _rates(request: SimulateRequest, context: Context) -> UserRates:
     if request.rate is not None:
         check_value(user(None), PRODUCER_IDS_RATE, request.rate)
         return UserRates(default=request.rate)
-    rates = rates_of(quota_origins(context), context.warn)
+    rates = rates_of(quota_origins(context).values(), context.warn)
     if rates == UserRates():
         raise UsageError("no rate is given", hint="give --rate, set one by `resnap quota set`, or --metadata-log DIR")
     return rates

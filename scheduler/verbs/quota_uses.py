@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from resnap.replay.scan.header_scan import SegmentRange
 from resnap.scheduler.job.contract import Context, Unread
-from resnap.storage.errors import ResnapError, UsageError
+from resnap.storage.errors import UsageError
 from resnap.storage.words import human_count
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.active_producers import LogUses, Uses, in_time, joined, read_uses
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.engine import Groups
 
 _R = TypeVar("_R")
 
@@ -51,9 +50,8 @@ Unit = Annotated[Literal["hour", "second"], typer.Option("--unit", help="The uni
 class UsesByPrincipal:
     """The uses of producer ids in a log, where they were read."""
 
-    def __init__(self, groups: Groups[LogUses, Uses], errors: tuple[ResnapError, ...]) -> None:
-        self.read = replace(groups.note, errors=(*errors, *groups.note.errors))
-        self._groups = groups
+    def __init__(self, read: LogUses, mapped: Callable[[Callable[[str, list[Uses]], Any]], list[Any]]) -> None:
+        self.read, self._mapped = read, mapped
 
     def unread(self) -> Iterator[Unread]:
         """Yield, after all results, what is missing from them."""
@@ -68,7 +66,7 @@ class UsesByPrincipal:
             ResnapError: Spark failed.
 
         """
-        return self._groups.map(lambda principal, parts: work(principal, in_time(joined(parts))))
+        return self._mapped(lambda principal, parts: work(principal, in_time(joined(parts))))
 
 
 @contextmanager
@@ -92,8 +90,8 @@ def uses_of(scope: Scope, principal_map: Path | None, context: Context) -> Itera
     ]
     read = partial(_read, principals=principals.knowing(names), sources=engine.reading.sources)
     errors = tuple(problem.error for problem in selected.problems)
-    with engine.grouped(read, LogUses.joined, LogUses(), segments) as groups:
-        yield UsesByPrincipal(groups, errors)
+    with engine.grouped(read, LogUses.joined, LogUses(), segments) as (found, mapped):
+        yield UsesByPrincipal(replace(found, errors=(*errors, *found.errors)), mapped)
 
 
 def _read(

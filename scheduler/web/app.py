@@ -21,7 +21,7 @@ from resnap.scheduler.api.middleware import LOGIN_PATH, audit_changes, count_req
 from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problems import KINDS, InvalidRequestError, MethodNotAllowedError, error_response
 from resnap.scheduler.settings.values import did_you_mean
-from resnap.scheduler.web import administration, login, overview, producers, rendering
+from resnap.scheduler.web import login, overview, producers, rendering, service
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import runs as run_pages
 from resnap.scheduler.web.pages import opens_page, with_error_pages
@@ -63,7 +63,7 @@ def _all_routes() -> list[BaseRoute]:
     every.include_router(probes.router)
     for part in (partitions, runs, plans, schedules, fleet, audit):
         every.include_router(part.router, dependencies=[Depends(_no_other_parameters)])
-    for pages in (login, overview, partition_pages, producers, run_pages, administration, rendering):
+    for pages in (login, overview, partition_pages, producers, run_pages, service, rendering):
         every.include_router(pages.router)
     return every.routes
 

@@ -23,7 +23,6 @@ class SilentContext:
     clock: Clock
     replays: Engine
     observer: Observer = field(default_factory=Observer)
-    errors: list[Exception] = field(default_factory=list)
 
     def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002
         return self.replays
@@ -34,8 +33,5 @@ class SilentContext:
     def note(self, text: str) -> None: ...
 
     def warn(self, text: str) -> None: ...
-
-    def error(self, error: Exception) -> None:
-        self.errors.append(error)
 
     def check(self) -> None: ...

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.disk import Disk, make_directories, writable, write_file
@@ -34,7 +33,7 @@ from resnap.tiering.quota.client_quotas import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from resnap.tiering.quota.client_quotas import Entity, QuotaRecord
@@ -208,20 +207,12 @@ class MetadataQuotas:
         self.rates = self.quotas.rates(self._warn)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Origin:
-    """Quotas and their origin."""
-
-    text: str
-    quotas: ClientQuotas
-
-
-def rates_of(found: list[Origin], warn: Callable[[str], None]) -> UserRates:
+def rates_of(found: Iterable[ClientQuotas], warn: Callable[[str], None]) -> UserRates:
     """Return the rates of users from all origins; the first origin with a user counts, and so for the default."""
     users: dict[str, float] = {}
     default: float | None = None
-    for origin in found:
-        rates = origin.quotas.rates(warn)
+    for quotas in found:
+        rates = quotas.rates(warn)
         users = {**rates.users, **users}
         default = rates.default if default is None else default
     return UserRates(users, default)

@@ -225,7 +225,8 @@ class _Known(NamedTuple):
         expected = self.marker.offset if self._first is None else self._first
         if entry.first_offset != expected:
             is_unread = self._may_begin_below and entry.first_offset < self.known_from
-            yield f"first offset {entry.first_offset}", None if is_unread else _or_none(self._first)
+            right = "none" if self._first is None else str(self._first)
+            yield f"first offset {entry.first_offset}", None if is_unread else right
 
     def _last_stable_offset(self, entry: AbortedTxn) -> Iterator[tuple[str, str | None]]:
         """Yield the same for the last stable offset."""
@@ -233,7 +234,3 @@ class _Known(NamedTuple):
             is_unread = entry.last_stable_offset < self.known_from
             said = f"last stable offset {entry.last_stable_offset}"
             yield said, None if is_unread else str(self.last_stable_offsets[0])
-
-
-def _or_none(first_offset: int | None) -> str:
-    return "none" if first_offset is None else str(first_offset)

@@ -153,7 +153,8 @@ class MetadataLogWriter:
         self._failed = True
         with writable(self._directory):
             if self._end.segment_bytes and self._end.segment_bytes + len(batch) > self._segment_bytes:
-                self._roll()
+                self._disk.close(self._descriptor)
+                self._descriptor = self._new_segment()
             write_all(self._disk, self._descriptor, batch)
             self._disk.sync(self._descriptor)
         self._failed = False
@@ -172,10 +173,6 @@ class MetadataLogWriter:
                 self._disk.truncate(descriptor, self._end.segment_bytes)
                 self._disk.sync(descriptor)
             return descriptor
-
-    def _roll(self) -> None:
-        self._disk.close(self._descriptor)
-        self._descriptor = self._new_segment()
 
     def _new_segment(self) -> int:
         self._end.segment = self._directory / segment_name(self._end.offset, "log")

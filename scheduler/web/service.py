@@ -1,4 +1,4 @@
-"""The pages of schedules, the API description, and, for admins, the audit log."""
+"""The pages of the service itself: its schedules, the description of its API, and, for admins, its audit log."""
 
 from typing import Annotated
 
