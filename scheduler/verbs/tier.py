@@ -6,7 +6,6 @@ reported.
 
 from __future__ import annotations
 
-import shlex
 from collections import deque
 from dataclasses import dataclass
 from sys import intern
@@ -41,7 +40,6 @@ from resnap.scheduler.job.contract import (
 )
 from resnap.scheduler.job.replaying import planner_of, uploading_of
 from resnap.scheduler.job.reports import (
-    MOST_ROWS,
     Identity,
     RefusalRow,
     count_of,
@@ -52,7 +50,8 @@ from resnap.scheduler.job.reports import (
 )
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
-from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView, PlanRow, would_replay
+from resnap.scheduler.verbs.dry_tier import DryTierView, next_of, unsettled_lines
+from resnap.scheduler.verbs.planned import PlanRow, would_replay
 from resnap.storage.errors import DataError, VerificationError
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.stores.urls import open_store
@@ -84,7 +83,7 @@ class TierRequest(Request):
     """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
 
     What is shipped already stays as it is; where its snapshots lack producers that this run would keep, they are named
-    (exit code 13). Frees no local disk by itself.
+    (exit code 13). Frees no local disk by itself. With --dry-run it says what requests a bucket takes, and the cost.
     """
 
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")]
@@ -259,25 +258,6 @@ def _kinds_of_snapshots(shipped: object) -> str:
     return counts_text(shipped) if isinstance(shipped, list) else ""
 
 
-def _next_of(scope: Scope, to: str, *, shipped: int) -> Iterator[str]:
-    """Say what to do next where nothing is left to ship; a store in memory is gone by then."""
-    if not shipped:
-        yield f"Next: `resnap check {scope.typed}` says what stops each topic."
-    elif not to.startswith("memory:"):
-        yield f"Next: `resnap verify {shlex.quote(to)}`; `install` or `announce` frees local disk."
-
-
-def _unsettled_lines(orders: Iterable[TierOrder]) -> Iterator[str]:
-    """Say which segments wait until a manifest is repaired."""
-    number = sum(len(order.left.unsettled) for order in orders)
-    if number:
-        them = agreeing(number, "it", "them")
-        yield (
-            f"{some(number, 'segment')} left alone: the store has a manifest of {them} that cannot be used."
-            f" Keep {them} on this disk until what the errors name is repaired."
-        )
-
-
 class ShippedRow(TypedDict):
     """A segment that was shipped."""
 
@@ -396,14 +376,14 @@ class TierView(View[Result]):
         """Yield the totals in words, and what to do about each reason for a stop."""
         yield from summed_note(self._shown or ())
         yield self._sum()
-        yield from _unsettled_lines(self._orders)
+        yield from unsettled_lines(self._orders)
         yield from self._unchanged_lines()
         for topic_partition, stop in self._stops.values():
             yield from stop_lines(row_of(RefusalRow, stop), topic_partition)
         if self._has_failed or self._unfinished or self.is_cut_short:
             yield "Next: the same command again, once any errors named here are repaired; it ships the rest."
         else:
-            yield from _next_of(self._scope, self._to, shipped=self._totals["shipped"] + self._totals["already"])
+            yield from next_of(self._scope, self._to, shipped=self._totals["shipped"] + self._totals["already"])
 
     def _sum(self) -> str:
         shipped, already = self._totals["shipped"], self._totals["already"]
@@ -437,61 +417,15 @@ class TierView(View[Result]):
             )
 
 
-class DryTierView(DryRunView):
-    """What would be shipped, at most."""
-
-    def __init__(self, scope: Scope, to: str) -> None:
-        super().__init__()
-        self._scope, self._to = scope, to
-        self._orders: Sequence[TierOrder] = ()
-        self._sizes: list[int] = []
-        self._topics: dict[str, list[int]] = {}
-        """Sizes of the segments that are left to ship, by topic."""
-
-    def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
-        """Return the row of a planned partition, and count what is left to ship."""
-        if isinstance(result, Reported) and isinstance(result.what, Left):
-            self._orders = result.what.orders
-            for order in self._orders:
-                sizes = [segment.size_bytes for segment in order.left.candidates.segments]
-                self._topics.setdefault(order.topic_partition.topic, []).extend(sizes)
-                self._sizes += sizes
-        return super().row(result)
-
-    def table_head(self) -> Row:
-        """Return the number and size of segments to ship of each topic, the largest first."""
-        left = [(topic, sizes) for topic, sizes in self._topics.items() if sizes]
-        most = sorted(left, key=lambda topic_sizes: (-sum(topic_sizes[1]), topic_sizes[0]))
-        head = {topic: f"{some(len(sizes), 'segment')}, {human_bytes(sum(sizes))}" for topic, sizes in most[:MOST_ROWS]}
-        if len(most) > MOST_ROWS:
-            rest = [size for _, sizes in most[MOST_ROWS:] for size in sizes]
-            head[some(len(most) - MOST_ROWS, "more topic")] = f"{some(len(rest), 'segment')}, {human_bytes(sum(rest))}"
-        return head
-
-    def totals(self) -> Row:
-        """Return what would be read, and what would be shipped at most."""
-        return {**super().totals(), "segmentsToShip": len(self._sizes), "bytesToShip": sum(self._sizes)}
-
-    def closing(self) -> Iterator[str]:
-        """Yield what would be shipped."""
-        yield from _unsettled_lines(self._orders)
-        if self._topics and not self._sizes:
-            if not any(order.left.failures for order in self._orders):
-                yield f"Nothing to ship: no segment is eligible that is not in {self._to} already."
-                yield from _next_of(self._scope, self._to, shipped=sum(order.left.already for order in self._orders))
-            return
-        if nothing := sum(not sizes for sizes in self._topics.values()):
-            yield f"Not shown: {some(nothing, 'topic')} of which nothing is left to ship."
-        what = f"up to {some(len(self._sizes), 'segment')} ({human_bytes(sum(self._sizes))})"
-        yield f"would write {what} into {self._to}. Nothing was written."
-        yield AND_DO_IT
-
-
 VERB = Verb(
     takes=(PARTITIONS, REMOTE, CLUSTER, REPLAY, ENGINE, READING, MEMORY, WRITE, UPLOAD, STORE),
     request=TierRequest,
     run=run,
-    view=lambda request, context: (DryTierView if context.settings.dry_run else TierView)(request.scope, request.to),
+    view=lambda request, context: (
+        DryTierView(request.scope, request.to, uploading_of(context.settings))
+        if context.settings.dry_run
+        else TierView(request.scope, request.to)
+    ),
     to="to",
     carries_out_plans=True,
     rows=(PlanRow, ShipmentRow),

@@ -41,6 +41,11 @@ def part_bytes_for(size_bytes: int) -> int:
     return max(PART_BYTES, -(-size_bytes // MAX_PARTS))
 
 
+def requests_for(size_bytes: int, whole_bytes: int = WHOLE_BYTES) -> int:
+    """Return how many requests a body takes: one up to ``whole_bytes``; else its parts, the begin, and the end."""
+    return 1 if size_bytes <= whole_bytes else -(-size_bytes // part_bytes_for(size_bytes)) + 2
+
+
 def checksum_header(crc32c: int) -> dict[str, Any]:
     """Return the headers with the checksum ``crc32c`` of the bytes sent; buckets with object lock need both."""
     return {

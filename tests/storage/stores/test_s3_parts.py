@@ -15,7 +15,8 @@ from botocore.exceptions import ParamValidationError
 
 from resnap.storage.errors import StoreError
 from resnap.storage.stores.s3 import S3ObjectStore
-from resnap.storage.stores.s3_upload import PART_BYTES
+from resnap.storage.stores.s3_upload import PART_BYTES, requests_for
+from tests.cases import each
 
 if TYPE_CHECKING:
     from botocore.awsrequest import AWSPreparedRequest
@@ -66,6 +67,14 @@ def test_parts_go_up_side_by_side_and_no_more_of_them_than_there_are_slots(
     assert [one.result() for one in sent] == [None, None]
     assert watch.most_at_once == most
     assert [store.get(f"{number}") == body for number, body in enumerate(bodies)] == [True, True]
+
+
+@each("size_bytes", [PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 1])
+def test_a_body_takes_as_many_requests_as_are_said(size_bytes: int, s3_bucket: str, s3_settings: S3Settings) -> None:
+    store, sent = S3ObjectStore(s3_bucket, "", s3_settings), []
+    store._client.meta.events.register("before-send.s3", lambda request, **_: sent.append(request.method))
+    store.put_stream("key", partial(io.BytesIO, bytes(size_bytes)), size_bytes=size_bytes)
+    assert len(sent) == requests_for(size_bytes, PART_BYTES)
 
 
 def test_a_part_that_fails_ends_the_upload_after_those_beside_it_and_nothing_is_left(
