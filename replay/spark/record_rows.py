@@ -1,8 +1,12 @@
 """Records as rows of a table: one row per record that a client wrote, those of compressed batches included.
 
-Batches are read whole, checked by their checksums, and decompressed; control records give no rows, and so do records
-below the log start offset, which no consumer sees. The offset of a message inside a compressed one counts from the last
-of them (KIP-31), in magic 0 it is its own. Rows come in pieces of a megabyte, or of one batch if that is larger.
+Batches are read whole, checked by their checksums, and decompressed if a column needs it; control records give no rows,
+and so do records below the log start offset, which no consumer sees. The offset of a message inside a compressed one
+counts from the last of them (KIP-31), in magic 0 it is its own. Rows come in pieces of a megabyte, or of one batch if
+that is larger.
+
+The header of a batch says how many records it has, their offsets, unless a cleaner has taken some, and their time, if
+that is LogAppendTime: what asks for no more leaves the records unread.
 
 Source: ``DefaultRecord``, ``AbstractLegacyRecordBatch.DeepRecordsIterator`` in Kafka's clients module.
 """
@@ -62,12 +66,14 @@ if TYPE_CHECKING:
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
 
-_OF_RECORDS: Final = frozenset({"offset", "timestamp", "key", "valueSize", "headersCount", "value", "headers"})
-"""The columns for which batches are decompressed."""
+_OF_RECORDS: Final = frozenset({"key", "valueSize", "headersCount", "value", "headers"})
+"""The columns for which all batches are decompressed."""
 _PIECE_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = (1 << 31) - 1 - _PIECE_BYTES
 """Of a decompressed batch: Arrow counts the bytes of a column in 31 bits."""
 _LEAST_RECORD_BYTES: Final = 7
+_PIECE_ROWS: Final = 1 << 18
+"""A batch of more rows is read before they are made: a header may say what it likes."""
 _Fields: TypeAlias = "tuple[int, int, Buffer | None, Buffer | None, Sequence[tuple[Buffer, Buffer | None]]]"
 """Offset and timestamp, or their deltas, key, value and headers of a record."""
 
@@ -125,13 +131,13 @@ class _RecordRows:
         self._segment = segment
         self._sources = sources
         self._schema = pa.schema([DAMAGE if name == DAMAGE.name else RECORD_SCHEMA.field(name) for name in columns])
-        self._parses = not _OF_RECORDS.isdisjoint(columns)
+        self._columns = frozenset(columns)
         self._skips_damage = skips_damage
         self._ends = TransactionEnds(segment, sources, skips_damage=skips_damage) if "committed" in columns else None
         self._batches: list[npt.NDArray[np.int64]] = []
         """Rows with the fields of ``_Batch``."""
         self._parsed: list[_Parsed] = []
-        """Of the same batches, if a column needs records."""
+        """Of the same batches."""
         self._held_bytes = 0
         self._damage: dict[str, FormatError] = {}
         """What was skipped, by its text."""
@@ -183,21 +189,30 @@ class _RecordRows:
         columns = (headers[name].astype(np.int64) for name in _OF_HEADER)
         batches = np.column_stack((block.at + block.positions, committed, *columns))
         are_of_clients = headers["attributes"] & CONTROL == 0
+        need_records = self._need_records(headers)
         for some, is_usual in self._stretches(block):
-            if is_usual and not self._parses:
-                yield partial(self._add, batches[some][are_of_clients[some]], None)
-                continue
-            for group, parsed in _groups(block, some) if is_usual else ((some, None),):
+            read, unread = some[need_records[some]], some[~need_records[some]]
+            for group, parsed in chain(_unread(block, unread), _groups(block, read)) if is_usual else ((some, None),):
                 if parsed is not None:
                     yield partial(self._add, batches[group][are_of_clients[group]], parsed)
                     continue
-                for index in range(group.start, group.stop):
+                for index in group.tolist():
                     batch = _Batch(*batches[index].tolist())
                     if batch.base_offset + batch.last_offset_delta >= self._segment.log_start_offset:
-                        yield partial(self._add_batch, reader, block, index, batch)
+                        yield partial(self._add_batch, reader, block, index, batch, bool(need_records[index]))
 
-    def _stretches(self, block: Block) -> Iterator[tuple[slice, bool]]:
-        """Yield neighbouring batches, a megabyte at most or one, and whether they can be read together.
+    def _need_records(self, headers: Array) -> npt.NDArray[np.bool_]:
+        """Return of which batches the records have to be read, for the columns."""
+        counts = headers["records_count"].astype(np.int64)
+        found: npt.NDArray[np.bool_] = (counts > _PIECE_ROWS) | (not _OF_RECORDS.isdisjoint(self._columns))
+        if "offset" in self._columns:
+            found |= counts != headers["last_offset_delta"].astype(np.int64) + 1
+        if "timestamp" in self._columns:
+            found |= headers["attributes"] & LOG_APPEND_TIME == 0
+        return found
+
+    def _stretches(self, block: Block) -> Iterator[tuple[npt.NDArray[np.int64], bool]]:
+        """Yield neighbouring batches, by number, and whether they can be read together, a megabyte at most or one.
 
         Those are whole, and have as many records as their offsets can.
         """
@@ -205,36 +220,34 @@ class _RecordRows:
         ends = block.positions + LOG_OVERHEAD + headers["batch_length"]
         are_usual = (headers["base_offset"] >= self._segment.log_start_offset) & (ends <= len(block.data))
         are_usual &= (counts > 0) & (counts <= headers["last_offset_delta"].astype(np.int64) + 1)
-        differ = np.flatnonzero((np.diff(are_usual) != 0) | (np.diff(ends // _PIECE_BYTES) != 0)) + 1
+        are_full = (np.diff(ends // _PIECE_BYTES) != 0) | (np.diff(counts.cumsum() // _PIECE_ROWS) != 0)
+        differ = np.flatnonzero(np.diff(are_usual) | are_full) + 1
         for start, stop in pairwise([0, *differ.tolist(), len(headers)]):
             if start < stop:
-                yield slice(start, stop), bool(are_usual[start])
+                yield np.arange(start, stop), bool(are_usual[start])
 
-    def _add_batch(self, reader: RangeReader, block: Block, index: int, batch: _Batch) -> None:
+    def _add_batch(self, reader: RangeReader, block: Block, index: int, batch: _Batch, needs_records: bool) -> None:
         at, count, start = batch.at, batch.records_count, self._segment.log_start_offset
-        is_cut = batch.base_offset < start
-        parsed = None
-        if self._parses or is_cut or not 0 <= count <= batch.last_offset_delta + 1:
-            content = whole_batch(reader, block, index)
-            if batch.attributes & CONTROL:
-                check_crc(content, at=at)
-            else:
-                records = _content(content, batch.attributes, at)
-                parsed = _parse_records(records, count, at)
-                if is_cut:
-                    fields = _fields(records, count, at)
-                    parsed = _field_arrays(field for field in fields if batch.base_offset + field[0] >= start)
-        if not batch.attributes & CONTROL:
+        content, is_cut = whole_batch(reader, block, index), batch.base_offset < start
+        if batch.attributes & CONTROL:
+            check_crc(content, at=at)
+        elif needs_records or is_cut or not 0 <= count <= batch.last_offset_delta + 1:
+            records = _content(content, batch.attributes, at)
+            parsed = _parse_records(records, count, at)
+            if is_cut:
+                fields = _fields(records, count, at)
+                parsed = _field_arrays(field for field in fields if batch.base_offset + field[0] >= start)
             self._add_one(batch, parsed)
+        else:
+            check_crc(content, at=at)
+            self._add_one(batch, _numbered(np.array([count])))
 
-    def _add_one(self, batch: _Batch, parsed: _Parsed | None) -> None:
-        count = batch.records_count if parsed is None else len(parsed.records)
-        self._add(np.array([batch._replace(records_count=count)], dtype=np.int64), parsed)
+    def _add_one(self, batch: _Batch, parsed: _Parsed) -> None:
+        self._add(np.array([batch._replace(records_count=len(parsed.records))], dtype=np.int64), parsed)
 
-    def _add(self, batches: npt.NDArray[np.int64], parsed: _Parsed | None) -> None:
-        if parsed is not None:
-            self._parsed.append(parsed)
-            self._held_bytes += sum(map(len, parsed.data))
+    def _add(self, batches: npt.NDArray[np.int64], parsed: _Parsed) -> None:
+        self._parsed.append(parsed)
+        self._held_bytes += sum(map(len, parsed.data)) or parsed.records.nbytes
         self._batches.append(batches)
 
     def _rows(self) -> pa.RecordBatch:
@@ -325,43 +338,64 @@ def _unless_absent(values: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array
     return pa.array(values, mask=values == -1).cast(kind)
 
 
-def _groups(block: Block, some: slice) -> Iterator[tuple[slice, _Parsed | None]]:
+def _unread(block: Block, some: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.int64], _Parsed | None]]:
+    """Yield ``some`` whole batches, if any, with what headers say of their records; with None as in ``_groups``."""
+    if len(some):
+        _, batches = _whole(block, some)
+        yield some, _numbered(batches["count"]) if are_intact(batches.ctypes.data, len(batches)) else None
+
+
+def _numbered(counts: npt.NDArray[np.int64]) -> _Parsed:
+    """Return records of so many batches with nothing but their offsets, of which none is missing."""
+    records = np.zeros(int(counts.sum()), RECORD_DTYPE)
+    records["offset_delta"] = np.arange(len(records)) - np.repeat(counts.cumsum() - counts, counts)
+    return _Parsed((), records, _NO_HEADERS)
+
+
+def _groups(block: Block, some: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.int64], _Parsed | None]]:
     """Yield ``some`` whole batches in groups of a decompressed megabyte at most, or of one batch, with their records.
 
     A group has None if one is damaged or has unusual records.
     """
     contents: list[Buffer] = []
-    start, held_bytes = some.start, 0
-    compressed = np.flatnonzero(block.headers["attributes"][some] & COMPRESSION_MASK) + some.start
-    ends = block.positions[compressed] + LOG_OVERHEAD + block.headers["batch_length"][compressed]
-    for index, begin, end in zip(compressed.tolist(), block.positions[compressed].tolist(), ends.tolist(), strict=True):
+    start, held_bytes = 0, 0
+    attributes, begins = block.headers["attributes"][some], block.positions[some]
+    ends = begins + LOG_OVERHEAD + block.headers["batch_length"][some]
+    for index in np.flatnonzero(attributes & COMPRESSION_MASK).tolist():
         try:
-            content = _content(block.data[begin:end], int(block.headers["attributes"][index]), 0)
+            content = _content(block.data[int(begins[index]) : int(ends[index])], int(attributes[index]), 0)
         except FormatError:
-            yield slice(start, some.stop), None
+            yield some[start:], None
             return
         if held_bytes and held_bytes + len(content) > _PIECE_BYTES:
-            yield slice(start, index), _parsed_batches(block, slice(start, index), contents)
+            yield some[start:index], _parsed_batches(block, some[start:index], contents)
             start, contents, held_bytes = index, [], 0
         contents.append(content)
         held_bytes += len(content)
-    yield slice(start, some.stop), _parsed_batches(block, slice(start, some.stop), contents)
+    if start < len(some):
+        yield some[start:], _parsed_batches(block, some[start:], contents)
 
 
-def _parsed_batches(block: Block, some: slice, contents: Sequence[Buffer]) -> _Parsed | None:
-    """Return the records of whole batches, with the ``contents`` of those compressed; None as in ``_groups``."""
+def _whole(block: Block, some: npt.NDArray[np.int64]) -> tuple[Buffer, Array]:
+    """Return the bytes of ``some`` whole batches, and where they are (``BATCH_DTYPE``), as if none was compressed."""
     within, positions = block.headers[some], block.positions[some]
     sizes = LOG_OVERHEAD + within["batch_length"].astype(np.int64)
-    data, content = block.data[int(positions[0]) : int(positions[-1] + sizes[-1])], b"".join(contents)
-    plain, decompressed = np.frombuffer(data, np.uint8), np.frombuffer(content, np.uint8)
-    batches = np.empty(len(within), BATCH_DTYPE)
+    data = block.data[int(positions[0]) : int(positions[-1] + sizes[-1])]
+    plain, batches = np.frombuffer(data, np.uint8), np.empty(len(within), BATCH_DTYPE)
     batches["at"] = plain.ctypes.data + positions - positions[0]
     batches["size"], batches["crc"] = sizes, within["crc"]
     batches["records_at"], batches["records_size"] = batches["at"] + HEADER.size, sizes - HEADER.size
-    compressed, lengths = within["attributes"] & COMPRESSION_MASK != 0, np.array([*map(len, contents)], np.int64)
+    batches["count"] = np.where(within["attributes"] & CONTROL == 0, within["records_count"], 0)
+    return data, batches
+
+
+def _parsed_batches(block: Block, some: npt.NDArray[np.int64], contents: Sequence[Buffer]) -> _Parsed | None:
+    """Return the records of whole batches, with the ``contents`` of those compressed; None as in ``_groups``."""
+    (data, batches), content = _whole(block, some), b"".join(contents)
+    compressed = block.headers["attributes"][some] & COMPRESSION_MASK != 0
+    decompressed, lengths = np.frombuffer(content, np.uint8), np.array([*map(len, contents)], np.int64)
     batches["records_at"][compressed] = decompressed.ctypes.data + np.cumsum(lengths) - lengths
     batches["records_size"][compressed] = lengths
-    batches["count"] = np.where(within["attributes"] & CONTROL == 0, within["records_count"], 0)
     is_possible = (batches["count"] <= batches["records_size"] // _LEAST_RECORD_BYTES).all()
     if not is_possible or not are_intact(batches.ctypes.data, len(batches)):
         return None

@@ -43,12 +43,13 @@ CODEC_BATCH_BYTES, CODEC_SIZE_BYTES = 16 << 10, 128 << 20
 LARGEST_BYTES = (1 << 20, 16 << 20, 64 << 20)
 """Of the batch that is among small ones when the worker's memory is measured."""
 RECORD_BYTES, SMALL_BATCHES = 1024, 512
+PLACE = "partition INT, offset BIGINT, committed BOOLEAN"
 QUERIES = {
-    "keys and values": ("sum(length(value))", "count(key)"),
-    "values": ("sum(length(value))",),
-    "no value": ("0L",),
+    "every column": (None, ("sum(length(value))", "count(key)")),
+    "keys and values": (f"{PLACE}, key BINARY, value BINARY", ("sum(length(value))", "count(key)")),
+    "offsets": (PLACE, ("0L",)),
 }
-"""Columns that are read, and what is made of them."""
+"""The schema that a query names, and what is made of its columns."""
 
 
 class Read(NamedTuple):
@@ -92,9 +93,9 @@ def _table(log: Log, options: Options) -> Table:
         table.add(f"Java client {kafka.version}", "all", *cells, "")
     fastest = min((read.took_s for read in best), default=None)
     with spark(1) as session:
-        for what, columns in QUERIES.items():
-            read = _best(_by_spark(session, log.log_dir, columns, ends, options.rounds + 1))
-            if what != "no value" and any(read[2:] != theirs[2:] for theirs in best):
+        for what, query in QUERIES.items():
+            read = _best(_by_spark(session, log.log_dir, query, ends, options.rounds + 1))
+            if query[0] != PLACE and any(read[2:] != theirs[2:] for theirs in best):
                 raise RuntimeError(f"the client and Spark read other records: {best}, {read}")
             ratio = times(fastest / read.took_s) if fastest else ""
             cells = seconds(read.took_s), seconds(read.processor_s), rate(log.size_bytes, read.took_s)
@@ -160,14 +161,16 @@ def _by_client(kafka: Kafka, log: Log, rounds: int) -> Iterator[Read]:
 
 
 def _by_spark(
-    session: SparkSession, log_dir: Path, columns: tuple[str, ...], ends: tuple[int, ...], rounds: int
+    session: SparkSession, log_dir: Path, query: tuple[str | None, tuple[str, ...]], ends: tuple[int, ...], rounds: int
 ) -> Iterator[Read]:
     from resnap.replay.spark.source import register_kafka_log  # noqa: PLC0415 - pyspark takes a second to import
 
     register_kafka_log(session)
     below = " OR ".join(f"partition = {number} AND offset < {end}" for number, end in enumerate(ends))
+    schema, columns = query
     for _ in range(rounds):
-        records = session.read.format("kafka_log").option("records", "true").load(str(log_dir))
+        records = session.read.format("kafka_log").option("records", "true")
+        records = (records if schema is None else records.schema(schema)).load(str(log_dir))
         records = records.where(f"committed AND ({below})")
         began_s, before_s = time.monotonic(), processor_s()
         (row,) = records.selectExpr("count(*)", *columns).collect()
