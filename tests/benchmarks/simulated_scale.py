@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.benchmarks.options import Options
 
 NAME = "scale"
-PARTITIONS: Final = (1_000, 10_000, 100_000)
+PARTITIONS: Final = (1_000, 20_000, 100_000)
 SEGMENTS: Final = 50
 """Of each partition."""
 SLOTS: Final = 400
@@ -73,7 +73,7 @@ def run(options: Options) -> Iterator[Table]:
     table = Table(
         f"Partitions of {SEGMENTS} segments of {amount(SEGMENT_BYTES)}, {SLOTS} slots, everything read",
         ["partitions", "segments", "listed", "with plans", "peak", "planning, 1,000 segments",
-         "tasks, 1,000 segments", "waves", "tasks", "largest task"],
+         "tasks, 1,000 segments", "processor time of both", "waves", "tasks", "largest task"],
         remarks=[f"A task is to have at most {amount(SCAN_TASK_BYTES)} or one segment, and {TASK_SPLITS} splits."],
     )  # fmt: skip
     for partitions in (100, 1_000) if options.quick else PARTITIONS:
@@ -83,7 +83,7 @@ def run(options: Options) -> Iterator[Table]:
         table.add(
             f"{partitions:,}", f"{partitions * SEGMENTS:,}", amount(found.listed_bytes), amount(found.planned_bytes),
             amount(found.peak_bytes), seconds(found.plan_s / thousands), seconds(found.tasks_s / thousands),
-            f"{found.waves:,}", f"{found.tasks:,}",
+            seconds(found.plan_s + found.tasks_s), f"{found.waves:,}", f"{found.tasks:,}",
             f"{amount(found.largest_bytes)}, {found.largest_splits} splits, {amount(found.largest_pickled)} sent",
         )  # fmt: skip
     yield table
