@@ -69,11 +69,6 @@ def human_bytes(size_bytes: int) -> str:
     return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
-def bytes_text(value: object) -> str:
-    """Return a number of bytes as a table cell."""
-    return human_bytes(int(str(value)))
-
-
 def human_duration(seconds: float) -> str:
     """Return ``8000`` as ``2 h 13 m``: at most two units, with tenths only for few seconds."""
     if seconds < _MINUTE_S:

@@ -28,12 +28,8 @@ Kinds = Annotated[
 Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, max=100_000, help="Show the newest N.")]
 
 
-def _names(value: object) -> str:
-    return ", ".join(value) if isinstance(value, list) else ""
-
-
-def _seconds(value: object) -> str:
-    return human_duration(value) if isinstance(value, float) else ""
+def _seconds(seconds: float | None) -> str:
+    return "" if seconds is None else human_duration(seconds)
 
 
 def _duration_s(run: Run) -> float | None:
@@ -52,7 +48,7 @@ class RunRow(TypedDict):
     started: Annotated[str | None, instant_of("started_ms")]
     finished: Annotated[str | None, instant_of("finished_ms")]
     seconds: Annotated[float | None, _duration_s, Column(title="TOOK", right=True, show=_seconds)]
-    topics: Annotated[list[str], "request.chosen", Column(title="TOPICS", show=_names, extra=True)]
+    topics: Annotated[list[str], "request.chosen", Column(title="TOPICS", show=", ".join, extra=True)]
     error: Annotated[str | None, lambda run: run.errors[0].message if run.errors else None, Column(title="ERROR")]
 
 

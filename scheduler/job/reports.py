@@ -71,9 +71,9 @@ class RefusalRow(TypedDict):
     untilMs: int | None
 
 
-def stop_of(refusal: object) -> str:
+def stop_of(refusal: RefusalRow | None) -> str:
     """Return the reason of a ``RefusalRow``, and where it is, for a table cell: ``stop_lines`` say the rest."""
-    return f"{refusal['reason']} at {refusal['baseOffset']}" if isinstance(refusal, dict) else "-"
+    return "-" if refusal is None else f"{refusal['reason']} at {refusal['baseOffset']}"
 
 
 def stop_lines(refusal: Mapping[str, Any], where: object) -> Iterator[str]:
@@ -104,18 +104,18 @@ def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str
         )
 
 
-def bytes_of(cost: object) -> str:
+def bytes_of(cost: CostRow) -> str:
     """Return the bytes in a ``CostRow``, for a table cell."""
-    return human_bytes(cost["bytes"]) if isinstance(cost, dict) else ""
+    return human_bytes(cost["bytes"])
 
 
-def _size(value: object) -> str:
-    return human_bytes(value) if isinstance(value, int) else "-"
+def _size(size_bytes: int | None) -> str:
+    return "-" if size_bytes is None else human_bytes(size_bytes)
 
 
-def count_of(value: object) -> str:
+def count_of(values: Sequence[object]) -> str:
     """Return the length of a list, for a table cell; empty for none."""
-    return str(len(value)) if isinstance(value, list) and value else ""
+    return str(len(values) or "")
 
 
 def chain_row(chain: Chain) -> Row:

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeAlias
 
 from resnap.storage.errors import ResnapError
-from resnap.storage.words import bytes_text, plural
+from resnap.storage.words import human_bytes, plural
 
 if TYPE_CHECKING:
     from resnap.scheduler.settings.values import Form
@@ -77,8 +77,9 @@ class Column:
     """The key itself, unless given."""
     right: bool = False
     """Aligned right, as numbers are."""
-    show: Callable[[object], str] = plain_text
-    of: Callable[[Row], object] | None = None
+    show: Callable[[Any], str] = plain_text
+    """Takes the values of the key."""
+    of: Callable[[Mapping[str, Any]], object] | None = None
     """Makes the value of the whole row, where no single key has it."""
     extra: bool = False
     """Left out on a terminal that is too narrow for the whole table."""
@@ -106,7 +107,7 @@ def offset_span(row: Row) -> str:
 
 
 PARTITION: Final = Column(key="partition", title="PARTITION", of=partition_name)
-BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=bytes_text)
+BYTES: Final = Column(key="bytes", title="BYTES", right=True, show=human_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

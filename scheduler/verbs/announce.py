@@ -103,10 +103,6 @@ def _stored_bytes(one: Announcement) -> int:
     return sum(segment.stored_bytes for segment in one.segments)
 
 
-def _stop(value: object) -> str:
-    return f"{value['hurdle']}: {value['detail']}" if isinstance(value, dict) else "-"
-
-
 class StopRow(TypedDict):
     """Where announcing a partition stops, and why."""
 
@@ -114,6 +110,10 @@ class StopRow(TypedDict):
     offset: int
     detail: str
     hint: str
+
+
+def _stop(stop: StopRow | None) -> str:
+    return "-" if stop is None else f"{stop['hurdle']}: {stop['detail']}"
 
 
 class AnnouncedRow(TypedDict):

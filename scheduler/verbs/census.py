@@ -9,8 +9,9 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired
 
 import typer
 from typing_extensions import TypedDict
@@ -27,13 +28,13 @@ from resnap.scheduler.verbs.plots import check_plot, draw_census
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, principals_in
 from resnap.storage.errors import DataError, ResnapError, UsageError, in_file
 from resnap.storage.log.producer_snapshot import entries_in, snapshot_arrays
-from resnap.storage.words import bytes_text, human_bytes, human_count, instant, second, some, span
+from resnap.storage.words import human_bytes, human_count, instant, second, some, span
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, Owners, age_edges, makes_an_id_per_message
 from resnap.tiering.selection import warn_unmatched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from resnap.scheduler.job.contract import Context
     from resnap.scheduler.output.rendering import Row
@@ -227,8 +228,8 @@ def expirations(present_ms: int, under_ms: int | None) -> tuple[int, ...]:
     return (present_ms,) if under_ms is None else (present_ms, under_ms)
 
 
-def _of_age(age: str, row: Row) -> object:
-    return cast("dict[str, int]", row["ages"])[age]
+def _of_age(age: str, row: Mapping[str, Any]) -> object:
+    return row["ages"][age]
 
 
 class CensusRow(Identity, TypedDict("_From", {"from": str})):
@@ -240,7 +241,7 @@ class CensusRow(Identity, TypedDict("_From", {"from": str})):
     openTransactions: Annotated[int, Column(title="OPEN", right=True, extra=True)]
     oneBatch: Annotated[int, Column(title="ONE BATCH", right=True, extra=True)]
     idPerMessage: bool
-    heapBytes: Annotated[int, Column(title="HEAP", right=True, extra=True, show=bytes_text)]
+    heapBytes: Annotated[int, Column(title="HEAP", right=True, extra=True, show=human_bytes)]
     ages: dict[str, int]
     offset: int | None
     unreadBytes: int
@@ -255,13 +256,7 @@ class CensusView(View["Counted | Unread"]):
     kind = "topic"
     columns = (
         Column(key="topic", title="TOPIC"),
-        Column(
-            key="partitions",
-            title="PARTITIONS",
-            right=True,
-            extra=True,
-            show=lambda value: str(len(cast("list[Row]", value))),
-        ),
+        Column(key="partitions", title="PARTITIONS", right=True, extra=True, show=lambda found: str(len(found))),
         *columns_of(CensusRow, "producers"),
         *(
             Column(key=age, title=f"< {age}" if age in AGES else "OLDER", right=True, of=partial(_of_age, age))
@@ -277,7 +272,7 @@ class CensusView(View["Counted | Unread"]):
         self._now_ms = context.settings.as_of_ms or context.clock.now_ms()
         self._all = Census.empty(age_edges(self._expirations))
         self._topics: dict[str, Census] = {}
-        self._partitions: dict[str, list[Row]] = {}
+        self._partitions: dict[str, list[dict[str, Any]]] = {}
         """Rows by topic."""
         self._origins: Counter[str] = Counter()
         self._unread_bytes = 0
@@ -310,7 +305,7 @@ class CensusView(View["Counted | Unread"]):
     def rest(self) -> Iterator[Row]:
         """Yield the topics, most producers first."""
         for topic, census in sorted(self._topics.items(), key=lambda item: (-item[1].producers, item[0])):
-            partitions = sorted(self._partitions[topic], key=lambda row: int(str(row["partition"])))
+            partitions = sorted(self._partitions[topic], key=itemgetter("partition"))
             yield {"topic": topic, **self._figures(census), "partitions": partitions}
         if self._request.plot is not None:
             draw_census(self._topics, self._all, self._expirations, self._request.plot)

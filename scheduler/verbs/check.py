@@ -91,8 +91,8 @@ class CheckRequest(Request):
     ] = None
 
 
-def _reasons(value: object) -> str:
-    found = Counter(str(blocker["reason"]) for blocker in value) if isinstance(value, list) else {}
+def _reasons(blockers: list[BlockerRow]) -> str:
+    found = Counter(str(blocker["reason"]) for blocker in blockers)
     return ", ".join(f"{reason} ({count})" if count > 1 else reason for reason, count in found.items()) or "-"
 
 

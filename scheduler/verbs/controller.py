@@ -3,7 +3,7 @@
 ``audit`` checks that every producer id of a log dir is in exactly one allocated block.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,10 +80,6 @@ def run(
     yield Reported(what=load_image(directory).relying_on(*relying_on))
 
 
-def _count(value: object) -> str:
-    return str(len(value)) if isinstance(value, list) else ""
-
-
 class TopicRow(TypedDict):
     """One topic of `resnap controller image`."""
 
@@ -91,7 +87,9 @@ class TopicRow(TypedDict):
     topicId: Annotated[str, Column(title="TOPIC ID")]
     createdOffset: Annotated[int | None, Column(title="CREATED AT", right=True)]
     partitions: Annotated[
-        Any, lambda topic: plain(topic.partitions), Column(title="PARTITIONS", right=True, show=_count)
+        Any,
+        lambda topic: plain(topic.partitions),
+        Column(title="PARTITIONS", right=True, show=lambda ids: str(len(ids))),
     ]
 
 
@@ -162,10 +160,6 @@ class ProducerIdsView(View["Reported[MetadataImage]"]):
         return about_blocks(self._image)
 
 
-def _join(value: object) -> str:
-    return "; ".join(map(str, value)) if isinstance(value, list) else ""
-
-
 class SettingRow(TypedDict):
     """One setting of a broker."""
 
@@ -173,8 +167,8 @@ class SettingRow(TypedDict):
     value: Annotated[int, "value_ms", Column(title="VALUE", right=True)]
     level: Annotated[str, Column(title="FROM")]
     offset: Annotated[int | None, Column(title="OFFSET", right=True)]
-    overruled: Annotated[list[str], Column(title="OVERRULES", show=_join)]
-    problems: Annotated[list[str], Column(title="PROBLEMS", show=_join)]
+    overruled: Annotated[list[str], Column(title="OVERRULES", show="; ".join)]
+    problems: Annotated[list[str], Column(title="PROBLEMS", show="; ".join)]
 
 
 class ConfigView(View["Reported[MetadataImage]"]):
@@ -209,7 +203,7 @@ class ConfigView(View["Reported[MetadataImage]"]):
         for change in _history(image, static):
             if change["since"] is not None:
                 who = "Any broker" if change["brokerId"] is None else f"Broker {change['brokerId']}"
-                yield f"{who}: producers expire after {span(int(str(change['expirationMs'])))} since {change['since']}."
+                yield f"{who}: producers expire after {span(change['expirationMs'])} since {change['since']}."
 
 
 def _head(image: MetadataImage) -> Row:
@@ -290,7 +284,7 @@ def _of_broker(static: Mapping[str, str], broker_id: int | None) -> Mapping[str,
     return static if broker_id is None or owner in (None, str(broker_id)) else {}
 
 
-def _history(image: MetadataImage, static: Mapping[str, str]) -> list[Row]:
+def _history(image: MetadataImage, static: Mapping[str, str]) -> list[dict[str, Any]]:
     return [
         {
             "brokerId": broker_id,
@@ -361,16 +355,13 @@ def run_audit(request: AuditRequest, context: Context) -> Iterator[Reported[Audi
     yield Reported(what=found, faults=found.problems, partly_done=bool(found.problems))
 
 
-def _spans(value: object) -> str:
-    blocks: Sequence[Row] = value if isinstance(value, list) else []
+def _spans(blocks: list[BlockRow]) -> str:
     return ", ".join(f"[{block['firstProducerId']}, {block['lastProducerId']}]" for block in blocks) or "none"
 
 
-def _carried(value: object) -> str:
-    carriers: Sequence[Row] = value if isinstance(value, list) else []
+def _carried(carriers: list[dict[str, Any]]) -> str:
     first = carriers[0]
-    offsets = first["baseOffsets"]
-    at = f" at {', '.join(map(str, offsets))}" if isinstance(offsets, list) and offsets else ""
+    at = f" at {', '.join(map(str, first['baseOffsets']))}" if first["baseOffsets"] else ""
     more = f", and {some(len(carriers) - 1, 'more file')}" if len(carriers) > 1 else ""
     return f"{first['file']}{at}{more}"
 

@@ -162,7 +162,7 @@ class InstallView(View[Installed]):
         Column(key="alreadyThere", title="ALREADY", right=True),
         Column(key="left", title="LEFT", right=True),
         Column(key="refused", title="REFUSED", right=True),
-        Column(key="why", title="WHY", show=lambda value: ", ".join(value) if isinstance(value, list) else ""),
+        Column(key="why", title="WHY", show=", ".join),
     )
     _result: Installed
 

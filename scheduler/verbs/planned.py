@@ -164,10 +164,10 @@ class DryRunView(View[Any]):
         return [f"would write {self._what}. Nothing was written.", AND_DO_IT]
 
 
-def _offsets_read(value: object) -> str:
-    runs = value if isinstance(value, list) else []
+def _offsets_read(runs: list[RunRow] | None) -> str:
     return ", ".join(
-        f"[{run['baseOffset']}, {'end' if run['nextBaseOffset'] is None else run['nextBaseOffset']})" for run in runs
+        f"[{run['baseOffset']}, {'end' if run['nextBaseOffset'] is None else run['nextBaseOffset']})"
+        for run in runs or ()
     )
 
 

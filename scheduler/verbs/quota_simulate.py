@@ -22,7 +22,7 @@ from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, uses_of
 from resnap.storage.errors import UsageError
-from resnap.storage.words import bytes_text, human_bytes, human_count, human_duration, some, span
+from resnap.storage.words import human_bytes, human_count, human_duration, some, span
 from resnap.tiering.judging.known_faults import MANY_ENTRIES
 from resnap.tiering.quota.active_producers import LogUses, Remembering, Uses
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user, user_name
@@ -145,9 +145,9 @@ def _rates(request: SimulateRequest, context: Context) -> UserRates:
     return rates
 
 
-def shown_duration(value: object) -> str:
+def shown_duration(duration_ms: int) -> str:
     """Return milliseconds for people; nothing for none."""
-    return human_duration(value / 1000) if isinstance(value, int) and value else ""
+    return human_duration(duration_ms / 1000) if duration_ms else ""
 
 
 class SimulatedRow(TypedDict):
@@ -167,7 +167,7 @@ class SimulatedRow(TypedDict):
     lastThrottled: Annotated[str | None, instant_of("last_throttled_ms"), Column(title="TO")]
     leastTokens: float
     peakActive: Annotated[int, Column(title="PEAK", right=True)]
-    peakBytes: Annotated[int, Column(title="MEMORY", right=True, show=bytes_text)]
+    peakBytes: Annotated[int, Column(title="MEMORY", right=True, show=human_bytes)]
 
 
 class SimulationView(View["LogRead | Reported[PrincipalOutcome] | Unread"]):

@@ -275,11 +275,11 @@ def _offset_text(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def _waiting_text(value: object) -> str:
-    if not isinstance(value, Mapping):
+def _waiting_text(waiting: Mapping[str, Any] | None) -> str:
+    if waiting is None:
         return "-"
-    about = "about " if value["isEstimate"] else ""
-    return f"{about}{human_bytes(value['bytes'])} for {human_duration(value['seconds'])}"
+    about = "about " if waiting["isEstimate"] else ""
+    return f"{about}{human_bytes(waiting['bytes'])} for {human_duration(waiting['seconds'])}"
 
 
 def _states(comparison: PartitionComparison) -> dict[str, int]:

@@ -219,9 +219,8 @@ class RepairRow(Identity):
     reasons: Annotated[list[str], "failures"]
 
 
-def _kinds(repaired: object) -> str:
-    rows = repaired if isinstance(repaired, list) else []
-    kinds = ((row["snapshot"], "transaction index" if row["transactionIndex"] else None) for row in rows)
+def _kinds(repaired: list[RepairedRow]) -> str:
+    kinds = ((row["snapshot"], "transaction index" if row["transactionIndex"] else None) for row in repaired)
     return counts_text(kind for of_one in kinds for kind in of_one if kind)
 
 

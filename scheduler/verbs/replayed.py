@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from itertools import chain, filterfalse, islice
-from typing import TYPE_CHECKING, Annotated, Final, NotRequired, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Self
 
 from typing_extensions import TypedDict
 
@@ -24,7 +24,7 @@ from resnap.tiering.judging.inventory import SnapshotState
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.scheduler.output.rendering import Row
@@ -161,10 +161,9 @@ class SnapshotsRow(TypedDict):
     warnings: list[str]
 
 
-def _excluded_text(left_out: object) -> str:
+def _excluded_text(left_out: list[LeftOutRow] | None) -> str:
     """Return how many have no entry, or lack more of it than a coordinator epoch; empty for none."""
-    named = left_out if isinstance(left_out, list) else []
-    return _if_any(sum(entry["reason"] != Unexplained.COORDINATOR for entry in named))
+    return _if_any(sum(entry["reason"] != Unexplained.COORDINATOR for entry in left_out or ()))
 
 
 def _if_any(count: object) -> str:
@@ -175,13 +174,13 @@ _GOOD: Final = frozenset({Verdict.PROVEN, Verdict.UNPROVEN})
 """Verdicts on snapshots that nothing contradicts."""
 
 
-def _is_in_order(row: Row) -> bool:
+def _is_in_order(row: Mapping[str, Any]) -> bool:
     """Return whether nothing is wrong with a boundary, so that the totals of its partition say enough."""
     is_made = row["outcome"] in {"rebuilt", "unchanged"} and not _excluded_text(row["leftOut"])
     return is_made and row.get("verdict", Verdict.PROVEN) in _GOOD
 
 
-def _totals_row(rows: Sequence[Row]) -> Row:
+def _totals_row(rows: Sequence[Mapping[str, Any]]) -> Row:
     """Return the rows of a partition's boundaries as one, for people."""
     entries = [row["entries"] for row in rows if isinstance(row["entries"], int)]
     row: dict[str, object] = {key: rows[0][key] for key in ("topic", "partition")} | {"snapshots": len(rows)}
@@ -189,9 +188,9 @@ def _totals_row(rows: Sequence[Row]) -> Row:
         row[key] = counts_text(boundary[key] for boundary in rows if key in boundary)
     if entries:
         row["entries"] = f"{min(entries)} to {max(entries)}" if min(entries) < max(entries) else entries[0]
-    row["leftOut"] = [entry for some in rows if isinstance(some["leftOut"], list) for entry in some["leftOut"]]
+    row["leftOut"] = [entry for some in rows for entry in some["leftOut"]]
     for key in ("missingCount", "differentCount", "byOlderRulesCount"):
-        row[key] = sum(int(str(boundary.get(key, 0))) for boundary in rows)
+        row[key] = sum(boundary.get(key, 0) for boundary in rows)
     return row
 
 

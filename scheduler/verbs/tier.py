@@ -254,10 +254,6 @@ def _for_people(row: Mapping[str, Any]) -> Row:
     return {**row, "shipped": [intern(segment["snapshot"]) for segment in row["shipped"]], "refused": []}
 
 
-def _kinds_of_snapshots(shipped: object) -> str:
-    return counts_text(shipped) if isinstance(shipped, list) else ""
-
-
 class ShippedRow(TypedDict):
     """A segment that was shipped."""
 
@@ -287,7 +283,7 @@ class TierView(View[Result]):
         PARTITION,
         Column(key="shipped", title="SHIPPED", right=True, show=count_of),
         Column(key="already", title="ALREADY", right=True),
-        Column(key="shipped", title="SNAPSHOTS", show=_kinds_of_snapshots),
+        Column(key="shipped", title="SNAPSHOTS", show=counts_text),
         Column(key="blocking", title="STOPS", show=stop_of),
     )
 

@@ -31,7 +31,6 @@ from resnap.tiering.judging.refusal import UnblockedBy
 router = APIRouter(include_in_schema=False)
 Glob = Annotated[str, Query(max_length=260)]
 Source = Annotated[str, Query(max_length=4096)]
-_WORST_FIRST: Final = (Verdict.BLOCKED, Verdict.UNKNOWN, Verdict.READY, Verdict.NEVER)
 _LAST_RUNS = 5
 _MOST_LINKED = 5
 """Partitions with unfit snapshots in one store, or whose tiering has stopped."""
@@ -137,7 +136,7 @@ def show_fleet(
 ) -> Response:
     """Answer for the whole cluster, and show a page of topics, those that are blocked first."""
     status = collected_by(context.services)
-    found = sorted(matching(status, topic, verdict or ()), key=lambda answer: _WORST_FIRST.index(answer.verdict))
+    found = sorted(matching(status, topic, verdict or ()), key=lambda answer: answer.verdict.rank)
     shown, following = paging.cut_at(lambda limit, skip: found[skip : skip + limit])
     rows = [row_of(FleetTopicRow, answer) for answer in shown]
     asked = {"topic": topic, "verdict": [named.value for named in verdict or ()]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -15,7 +15,7 @@ from resnap.scheduler.job.wiring import sources_of
 from resnap.scheduler.verbs.inspect.files import INSPECTORS
 from resnap.scheduler.verbs.inspect.opened_file import Kind, kind_by_content, kind_by_name, opened_file
 from resnap.storage.errors import FormatError, UsageError, in_file
-from resnap.storage.words import bytes_text
+from resnap.storage.words import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -203,8 +203,8 @@ class InspectView(View["Opened | Reported[Row]"]):
 
     def table_head(self) -> Row:
         """Return the same, with the size in words."""
-        size = self._opened.answer.head["sizeBytes"]
-        words = {"sizeBytes": ("size", bytes_text(size))}
+        size: Any = self._opened.answer.head["sizeBytes"]
+        words = {"sizeBytes": ("size", human_bytes(size))}
         return dict(words.get(key, (key, value)) for key, value in self.head().items())
 
     def totals(self) -> Row:

@@ -12,7 +12,7 @@ from typing_extensions import TypedDict
 
 from resnap.scheduler.job.reports import producer_row, show_time
 from resnap.scheduler.output.records import columns_of, record, row_of
-from resnap.scheduler.output.rendering import Answer, Column, Row, plain_text
+from resnap.scheduler.output.rendering import Answer, Column, Row
 from resnap.scheduler.verbs.inspect.opened_file import Kind
 from resnap.scheduler.verbs.inspect.segments import SegmentInspection
 from resnap.storage.errors import FormatError, UsageError, in_file
@@ -38,7 +38,7 @@ from resnap.storage.log.producer_snapshot import HEADER as SNAPSHOT_HEADER
 from resnap.storage.log.properties import read_meta_properties, read_partition_metadata
 from resnap.storage.log.record import read_records
 from resnap.storage.log.record_batch import check_crc, read_header
-from resnap.storage.words import bytes_text
+from resnap.storage.words import human_bytes
 from resnap.tiering.controller.transactions.state_log import (
     TRANSACTION_TOPIC,
     StateRecord,
@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.manifest import AivenManifest
 
 
-def _words(value: object) -> str:
-    return " ".join(value) if isinstance(value, list) else plain_text(value)
+def _words(names: list[str] | None) -> str:
+    return " ".join(names or ())
 
 
 class TransactionRow(TypedDict):
@@ -89,7 +89,7 @@ def inspect_transaction_state(file: OpenedFile) -> Answer:
 
 def _rows(file: OpenedFile, inspection: SegmentInspection) -> Iterator[Row]:
     for batch in inspection.rows():
-        position, size = int(str(batch["position"])), int(str(batch["size"]))
+        position, size = batch["position"], batch["size"]
         data = file.reader.read(position, size)
         header = read_header(data, at=position)
         check_crc(data, at=position)
@@ -266,7 +266,7 @@ def _inspect_manifest(file: OpenedFile) -> Answer:
     rows = [record(entry) for entry in manifest.objects]
     columns = (
         Column(key="kind"),
-        Column(key="sizeBytes", title="size", right=True, show=bytes_text),
+        Column(key="sizeBytes", title="size", right=True, show=human_bytes),
         Column(key="crc32c", right=True, show=lambda crc: f"{crc:08x}"),
         Column(key="key"),
     )
@@ -303,7 +303,7 @@ def _inspect_rsm_indexes(file: OpenedFile) -> Answer:
     columns = (
         Column(key="index"),
         Column(key="position", right=True),
-        Column(key="storedBytes", right=True, show=bytes_text),
+        Column(key="storedBytes", right=True, show=human_bytes),
         Column(key="bytes", right=True),
         Column(key="entries", right=True),
         Column(key="file"),

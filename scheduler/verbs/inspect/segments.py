@@ -8,7 +8,7 @@ Source: ``DumpLogSegments`` in Kafka's tools.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import FormatError
 from resnap.storage.log.message_set import LegacyMessage, check_legacy_crc, read_legacy_message
@@ -82,7 +82,7 @@ class SegmentInspection:
             "bytesAfter": self._reader.size_bytes - self._position,
         }
 
-    def rows(self) -> Iterator[dict[str, object]]:
+    def rows(self) -> Iterator[dict[str, Any]]:
         """Yield one row per batch, or per message where they are older than batches.
 
         Raises:
