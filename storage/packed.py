@@ -1,4 +1,4 @@
-"""Stores many values of one frozen dataclass compactly, as columns.
+"""Stores many values of one frozen dataclass compactly, as columns; and any value that is rarely used, compressed.
 
 A log of a million segments is held in memory, and a dataclass of ten fields takes half a kilobyte. A column takes eight
 bytes for each number, and stores what all values share only once; a value is built when it is requested.
@@ -6,6 +6,8 @@ bytes for each number, and stores what all values share only once; a value is bu
 
 from __future__ import annotations
 
+import pickle
+import zlib
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -15,7 +17,7 @@ from functools import cache, lru_cache
 from itertools import repeat
 from operator import attrgetter, eq
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -114,6 +116,26 @@ class _Columns:
 def _cached_values(columns: _Columns) -> tuple[Any, ...]:
     """Return all values, cached: a partition is iterated dozens of times before the next one."""
     return tuple(columns)
+
+
+class Compressed(Generic[_T]):
+    """Holds what is seldom used of very many partitions; ``value`` is equal, but not identical, to what was given."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, value: _T) -> None:
+        self._data = zlib.compress(pickle.dumps(value), 1)
+
+    @property
+    def value(self) -> _T:
+        """The value, made again from its bytes unless it was the last one."""
+        found: _T = _decompressed(self._data)
+        return found
+
+
+@lru_cache(maxsize=1)
+def _decompressed(data: bytes) -> Any:  # noqa: ANN401 - whatever was given
+    return pickle.loads(zlib.decompress(data))  # noqa: S301 - our own, and never from outside
 
 
 def pack_all(values: Iterable[_T], number: str, **given: Sequence[Any]) -> Sequence[_T]:

@@ -427,7 +427,7 @@ class Planner:
         candidates, cached, inventory = order.left.candidates, order.cached, order.selected.inventory
         facts = self._facts(inventory.partition, order.left.shown)
         if cached is not None:
-            cached = cached.supported_by(facts.evidence, self.rules)
+            cached = cached.supported_by(facts.evidence, self.rules).compressed()
         wanted = [end_of(segment) for segment in candidates.segments]
         high_watermark = candidates.high_watermark
         plan = plan_replay(inventory, facts, wanted, self.rules, high_watermark=high_watermark, to_end=True)

@@ -217,7 +217,7 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
         left = replace(left, candidates=refused)
     held = shipped.with_origins(left.held)
     cache = work.planner.run_cache
-    cached = cache.look_up(selected.inventory) if cache is not None and left.candidates.segments else None
+    cached = cache.look_up_to_wait(selected.inventory) if cache is not None and left.candidates.segments else None
     return TierOrder(
         selected=selected,
         store_url=work.store.url,

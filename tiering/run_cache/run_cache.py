@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from resnap.replay.anchor import begin_at_anchor
 from resnap.replay.evidence import Evidence
@@ -33,6 +33,7 @@ from resnap.replay.staging import digest_of, snapshot_key
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import LogDirError, StoreError
 from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
+from resnap.storage.packed import Compressed
 from resnap.storage.stores.urls import open_store
 from resnap.storage.whole_file import read_whole, write_whole
 from resnap.tiering.judging.refusal import Reason, Refusal
@@ -101,6 +102,10 @@ class CacheFiles:
         results = self._loaded[path]
         return results if results.topic_id == partition.topic_id else CachedResults()
 
+    def forget(self, partition: PartitionDir) -> None:
+        """Hold the results of ``partition`` no longer: the caller does."""
+        self._loaded.pop(self.directory(partition) / FILE, None)
+
     def manifests(self, partition: PartitionDir) -> dict[str, bytes]:
         """Return the manifests of ``partition`` that ``save_manifests`` was given; none if they are lost."""
         return self._read(self.directory(partition) / MANIFESTS, decode_manifests) or {}
@@ -118,7 +123,7 @@ class CacheFiles:
 
     def save(self, partition: PartitionDir, results: CachedResults, *, before: CachedResults) -> None:
         """Store ``results``, and delete the states that ``before`` named and they no longer do."""
-        self._loaded.pop(self.directory(partition) / FILE, None)
+        self.forget(partition)
         if self._write(partition, FILE, *encode_results(results)):
             replaced = _states(before) - _states(results)
             _delete_others(self.directory(partition), named=_states(results), replaced=replaced)
@@ -241,6 +246,13 @@ def _refusals(values: dict[str, Any]) -> CachedRefusals:
     return CachedRefusals(**values | {"refusals": tuple(refusals)})
 
 
+class Found(NamedTuple):
+    """What is known of a partition from earlier runs."""
+
+    results: CachedResults
+    stored: CachedResults
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedPartition:
     """The valid cached results of one partition."""
@@ -248,10 +260,8 @@ class CachedPartition:
     inventory: PartitionInventory
     directory: str
     """Digest of everything in the directory, taken before anything else was read."""
-    results: CachedResults
-    """As far as it holds for the log and the rules of this run."""
-    stored: CachedResults
-    """As it was found, for replacing it."""
+    found: Found | Compressed[Found]
+    """Compressed while it waits."""
     is_checked: bool = False
     """Whether the boundaries have been compared with the current evidence."""
 
@@ -259,6 +269,24 @@ class CachedPartition:
     def partition(self) -> PartitionDir:
         """The partition."""
         return self.inventory.partition
+
+    @property
+    def results(self) -> CachedResults:
+        """As far as it holds for the log and the rules of this run."""
+        return self._found.results
+
+    @property
+    def stored(self) -> CachedResults:
+        """As it was found, for replacing it."""
+        return self._found.stored
+
+    @property
+    def _found(self) -> Found:
+        return self.found.value if isinstance(self.found, Compressed) else self.found
+
+    def compressed(self) -> CachedPartition:
+        """Return the same in a fifth of the memory."""
+        return replace(self, found=Compressed(self._found))
 
     @property
     def is_same_directory(self) -> bool:
@@ -270,7 +298,8 @@ class CachedPartition:
         if self.is_same_directory:
             return replace(self, is_checked=True)
         log_start = self.partition.segments[0].base_offset if self.partition.segments else 0
-        return replace(self, results=self.results.supported_by(evidence, rules, log_start), is_checked=True)
+        found = Found(self.results.supported_by(evidence, rules, log_start), self.stored)
+        return replace(self, found=found, is_checked=True)
 
     def refused(self, candidates: Candidates, store: str) -> Candidates | None:
         """Return the final refusals of ``candidates`` if an earlier run has cached them and nothing has changed."""
@@ -293,7 +322,7 @@ def look_up(
     stored = CachedResults() if files is None else files.load(partition)
     end = unchanged_up_to(partition.segments, stored.marks, sources) if stored.marks else None
     results = replace(stored.below(end).under(rules), topic_id=partition.topic_id)
-    return CachedPartition(inventory=inventory, directory=directory, results=results, stored=stored)
+    return CachedPartition(inventory=inventory, directory=directory, found=Found(results, stored))
 
 
 def with_result(
@@ -376,8 +405,15 @@ class RunCache:
         """Return the cached results of a partition that are still valid."""
         if self.fresh and self.files is not None:
             blank = look_up(None, inventory, self.rules, self.sources)
-            return replace(blank, stored=self.files.load(inventory.partition))
+            return replace(blank, found=Found(blank.results, self.files.load(inventory.partition)))
         return look_up(self.files, inventory, self.rules, self.sources)
+
+    def look_up_to_wait(self, inventory: PartitionInventory) -> CachedPartition:
+        """Return the same for a run that looks all partitions up before it works on the first: compressed."""
+        found = self.look_up(inventory).compressed()
+        if self.files is not None:
+            self.files.forget(inventory.partition)
+        return found
 
     def manifests(self, partition: PartitionDir) -> dict[str, bytes]:
         """Return the manifests of a partition that earlier runs have seen or written, by version."""
