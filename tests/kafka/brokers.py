@@ -45,7 +45,7 @@ What ends the reader of the metadata topic ends all tiering of the broker.
 """
 _OF_EVERY_START: Final = re.compile(
     r"Remote storage with ID \S+ already exists on the file system"
-    r"|IllegalStateException: This instance is in invalid state, initialized: false"
+    r"|This instance is in invalid state, initialized: false"
     r"|IllegalStateException: Consumer is not subscribed to any topics or assigned any partitions"
     r"|No resource metadata found for partition"
     r"|No meta.properties file under dir"
