@@ -99,6 +99,7 @@ def test_the_probe_finds_what_each_server_keeps(
         pytest.param(MINIO, Condition.IGNORED, id="minio"),
         pytest.param(RUSTFS, Condition.KEPT, id="rustfs"),
         pytest.param(SEAWEEDFS, Condition.KEPT, id="weed"),
+        pytest.param(GARAGE, Condition.IGNORED, id="garage"),
         pytest.param(RCLONE, Condition.IGNORED, id="rclone"),
     ],
 )
