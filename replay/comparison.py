@@ -34,7 +34,7 @@ MOST_NAMED: Final = 1000
 """A false-empty snapshot lacks all producers, and a log may have thousands of them: what a driver holds is bounded."""
 
 
-class Verdict(StrEnum):
+class SnapshotVerdict(StrEnum):
     """The result of comparing a broker's snapshot with a replay."""
 
     PROVEN = "proven"
@@ -47,6 +47,10 @@ class Verdict(StrEnum):
     """Valid, but producers are absent: what a broker writes after it went on from a false-empty one."""
     DIFFERENT = "different"
     """An entry contradicts the log."""
+
+
+SOUND: Final = frozenset({SnapshotVerdict.PROVEN, SnapshotVerdict.UNPROVEN})
+"""Verdicts on snapshots that nothing contradicts."""
 
 
 class Producers(NamedTuple):
@@ -74,7 +78,7 @@ NO_PRODUCERS: Final = Producers()
 class Comparison:
     """Differences between a snapshot and the rebuilt entries, by producer."""
 
-    verdict: Verdict
+    verdict: SnapshotVerdict
     missing: Producers = NO_PRODUCERS
     different: Producers = NO_PRODUCERS
     swept: Producers = NO_PRODUCERS
@@ -98,7 +102,7 @@ class Comparison:
     def is_sound(self) -> bool:
         """Whether nothing contradicts the snapshot, except what the rules of older brokers explain."""
         explained = not self.missing.total and self.different.total == self.older_rules.total
-        return explained or self.verdict in {Verdict.PROVEN, Verdict.UNPROVEN}
+        return explained or self.verdict in SOUND
 
 
 IdleSince: TypeAlias = "tuple[IntArray, IntArray]"
@@ -180,9 +184,10 @@ def compare(
     unrecorded = np.concatenate((extra[~contradicted], only_shown, matched[ahead]))
     is_unread = (unrecorded["last_offset"] >= begins) & (read_from > begins)
     unread = unrecorded[is_unread & ((unrecorded["last_offset"] < read_from) | (not lacks_records))]
-    verdict = _verdict(len(missing), len(different), is_empty=not len(existing) if is_empty is None else is_empty)
+    is_empty = not len(existing) if is_empty is None else is_empty
+    is_whole = not len(unrecorded) and not left_out
     return Comparison(
-        verdict=Verdict.UNPROVEN if verdict is Verdict.PROVEN and (len(unrecorded) or left_out) else verdict,
+        verdict=_verdict(len(missing), len(different), is_empty=is_empty, is_whole=is_whole),
         missing=_ids(missing),
         different=_ids(different),
         swept=_ids(absent[swept]),
@@ -195,12 +200,12 @@ def compare(
     )
 
 
-def _verdict(missing: int, different: int, *, is_empty: bool) -> Verdict:
+def _verdict(missing: int, different: int, *, is_empty: bool, is_whole: bool) -> SnapshotVerdict:
     if different:
-        return Verdict.DIFFERENT
+        return SnapshotVerdict.DIFFERENT
     if missing:
-        return Verdict.FALSE_EMPTY if is_empty else Verdict.FALSE_PARTIAL
-    return Verdict.PROVEN
+        return SnapshotVerdict.FALSE_EMPTY if is_empty else SnapshotVerdict.FALSE_PARTIAL
+    return SnapshotVerdict.PROVEN if is_whole else SnapshotVerdict.UNPROVEN
 
 
 def _lacks_batch_alone(ours: Array, theirs: Array) -> BoolArray:

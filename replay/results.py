@@ -16,7 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from resnap.replay.boundary_state import fewest, harmful
-from resnap.replay.comparison import Comparison, Producers, Verdict
+from resnap.replay.comparison import Comparison, Producers, SnapshotVerdict
 from resnap.replay.plan import PartitionPlan, reach_back
 from resnap.storage.errors import DataError
 
@@ -115,7 +115,8 @@ class PartitionResult:
         """Whether the replay proves the existing snapshot at a boundary wrong, and the rebuilt one is better."""
         if found.comparison is None or found.comparison.is_sound:
             return False
-        return found.comparison.verdict is Verdict.FALSE_EMPTY or not (harmful(found.left_out) or self.lacks_records)
+        is_empty = found.comparison.verdict is SnapshotVerdict.FALSE_EMPTY
+        return is_empty or not (harmful(found.left_out) or self.lacks_records)
 
 
 class SnapshotSink(Protocol):
@@ -272,8 +273,7 @@ def _known(ranges: Sequence[_R], value: Callable[[_R], _T | None]) -> list[_T]:
 def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
     if not ranges:
         return None
-    verdicts = {comparison.verdict for comparison in ranges}
-    worst = next(verdict for verdict in _WORST_FIRST if verdict in verdicts)
+    worst = max((comparison.verdict for comparison in ranges), key=[*SnapshotVerdict].index)
     of_each = ((field.name, [getattr(comparison, field.name) for comparison in ranges]) for field in fields(Comparison))
     joined: dict[str, Any] = {
         name: Producers.join(values) for name, values in of_each if isinstance(values[0], Producers)
@@ -284,11 +284,6 @@ def _join_comparisons(ranges: Sequence[Comparison]) -> Comparison | None:
         **joined,
         unread_since_ms=min(_known(ranges, lambda boundary: boundary.unread_since_ms), default=None),
     )
-
-
-_WORST_FIRST: Final = (
-    Verdict.DIFFERENT, Verdict.FALSE_PARTIAL, Verdict.FALSE_EMPTY, Verdict.UNPROVEN, Verdict.PROVEN,
-)  # fmt: skip
 
 
 def join_runs(ranges: Sequence[PartitionResult]) -> PartitionResult:

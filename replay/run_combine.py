@@ -21,7 +21,7 @@ from resnap.replay.boundary_state import (
     quick_boundary_state,
     with_a_past,
 )
-from resnap.replay.comparison import Verdict
+from resnap.replay.comparison import SnapshotVerdict
 from resnap.replay.kernel.summary import NONE, IntArray
 from resnap.replay.plan import Coverage
 from resnap.replay.results import BoundaryResult, Outcome, PartitionResult, blind_outcome
@@ -192,8 +192,8 @@ class RunCombine:
         named = with_a_past(self._table.unordered(), found.offset, self.plan.evidence.open)
         self._given_up = self._given_up or (self.run.anchor is not None and bool(named))
         comparison = found.comparison
-        if named and comparison is not None and comparison.verdict is Verdict.PROVEN:
-            comparison = replace(comparison, verdict=Verdict.UNPROVEN)
+        if named and comparison is not None and comparison.verdict is SnapshotVerdict.PROVEN:
+            comparison = replace(comparison, verdict=SnapshotVerdict.UNPROVEN)
         return replace(found, left_out=fewest((*found.left_out, *named)), comparison=comparison)
 
     def _count(self, split: SplitSummary) -> None:

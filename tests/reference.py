@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
-from resnap.replay.comparison import Verdict
+from resnap.replay.comparison import SnapshotVerdict
 from resnap.scheduler.cli.commands import argument_text, load_command
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.registry import COMMANDS, KINDS
@@ -160,7 +160,7 @@ def codes() -> Iterator[str]:
     yield "## Codes in answers\n"
     kinds: tuple[tuple[str, type[StrEnum], dict[Any, str]], ...] = (
         ("State of a snapshot, by the directory", SnapshotState, {}),
-        ("State of a snapshot, by a replay", Verdict, {}),
+        ("State of a snapshot, by a replay", SnapshotVerdict, {}),
         ("Why a segment is not shipped", Reason, dict(HINTS)),
         ("Whether tiering can be turned on for a partition, or a topic", readiness.Verdict, {}),
         ("What unblocks a partition", UnblockedBy, {}),

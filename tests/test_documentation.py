@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.replay.comparison import Verdict
+from resnap.replay.comparison import SnapshotVerdict
 from resnap.scheduler.cli import failures
 from resnap.scheduler.cli.commands import load_command
 from resnap.scheduler.cli.failures import EXIT_CODES
@@ -130,7 +130,7 @@ def test_every_exit_code_of_the_errors_and_the_command_line_has_a_meaning() -> N
     assert EXIT_CODES.keys() == raised | returned
 
 
-@pytest.mark.parametrize("kind", [SnapshotState, Verdict, Reason, StopReason, Outcome])
+@pytest.mark.parametrize("kind", [SnapshotState, SnapshotVerdict, Reason, StopReason, Outcome])
 def test_every_code_of_an_answer_has_a_meaning(kind: type[StrEnum]) -> None:
     assert [name for name, meaning in meanings_in(kind).items() if not meaning] == []
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from resnap.replay.boundary_state import harmful
-from resnap.replay.comparison import Verdict
+from resnap.replay.comparison import SOUND, SnapshotVerdict
 from resnap.replay.plan import Coverage
 from resnap.replay.results import Outcome
 from resnap.storage.errors import (
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class SegmentRepair:
     """What is wrong with one stored segment, and was or would be replaced."""
 
     manifest_key: str
@@ -85,10 +85,7 @@ class Repair:
         if comparison is None:
             return "unusable"
         # What lacks producers that its broker may rightly have dropped is proven in all else.
-        return Verdict.FALSE_PARTIAL.value if comparison.verdict in _RIGHT else comparison.verdict.value
-
-
-_RIGHT = {Verdict.PROVEN, Verdict.UNPROVEN}
+        return SnapshotVerdict.FALSE_PARTIAL.value if comparison.verdict in SOUND else comparison.verdict.value
 
 
 @dataclass(slots=True, kw_only=True)
@@ -99,7 +96,7 @@ class RepairedPartition:
     topic_id: str | None
     lease: str
     segments: int = 0
-    repaired: list[Repair] = field(default_factory=list)
+    repaired: list[SegmentRepair] = field(default_factory=list)
     failures: list[ResnapError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     plans: list[PartitionPlan] = field(default_factory=list)
@@ -178,7 +175,7 @@ class PartRepair:
     """Keys of manifests by the same."""
     _problems: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """What reading the segments back showed, by the keys of their manifests."""
-    _proven: list[Repair] = field(default_factory=list)
+    _proven: list[SegmentRepair] = field(default_factory=list)
     """What was to be replaced; where it was not, a failure says why, or another run has done so meanwhile."""
     _lease: ExitStack = field(default_factory=ExitStack)
     _held: tuple[str, HeldLease] | None = None
@@ -336,7 +333,7 @@ class PartRepair:
         comparison, left_out = replayed.result.comparison, harmful(replayed.result.left_out)
         if comparison is None:
             return None if self._is_corrupt(found.key, replayed.result.offset) else found.problem
-        if left_out and comparison.verdict is not Verdict.FALSE_EMPTY:
+        if left_out and comparison.verdict is not SnapshotVerdict.FALSE_EMPTY:
             what = f"{found.problem}; it is not repaired, since the replay excluded {some(len(left_out), 'producer')}"
             return VerificationError(f"{what}: nothing proves which of the two is right", hint=_LEFT_OUT)
         return None
@@ -368,7 +365,7 @@ class PartRepair:
             transactions=None if index is None else index.body,
             origin=None if made is None else made.origin,
         )
-        repair = Repair(
+        repair = SegmentRepair(
             manifest_key=manifest_key,
             base_offset=facts.base_offset,
             next_base_offset=facts.next_base_offset,
@@ -401,7 +398,7 @@ class PartRepair:
                     "consumers still get its aborted records; consumers of a restored log do not"
                 )
 
-    def _write(self, partition: RepairedPartition, repair: Repair, parts: RightParts) -> bool:
+    def _write(self, partition: RepairedPartition, repair: SegmentRepair, parts: RightParts) -> bool:
         """Replace the parts; return False if they were replaced already; a dry run returns True."""
         store, keys = self.check.part.store, self.check.planner.engine.reading.sources.keys
         versions = Versions(store=store)

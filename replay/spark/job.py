@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from resnap.replay.plan import PartitionPlan, Run
     from resnap.replay.results import BoundaryResult, PartitionResult, PartSink
     from resnap.replay.scan.splits import Split
-    from resnap.replay.spark.scan_tasks import Block, IntArray
+    from resnap.replay.spark.scan_tasks import IntArray, RunBlock
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.s3_settings import S3Settings
 
@@ -119,6 +119,8 @@ class CombineTask(NamedTuple):
     ids: IdRange | None
 
 
+_Blocks: TypeAlias = "RDD[tuple[int, RunBlock]]"
+"""By the number of the run that they are of."""
 _Division: TypeAlias = tuple[tuple[CombineTask, ...], list[int], dict[int, tuple[int, ...]]]
 """How the runs of a job are divided among combining tasks: all tasks; the number of the first task of each run, after
 which come its further ranges; and, for each run with several ranges, the producer ids at which all but the first begin.
@@ -228,13 +230,13 @@ class SparkRebuild:
 
     def _scan_stage(
         self, tasks: RDD[bytes], size: int, done: Accumulator[int], met: Accumulator[dict[int, IntArray]]
-    ) -> RDD[tuple[int, Block]]:
+    ) -> _Blocks:
         reading = self.reading
 
         def count(split: Split) -> None:
             done.add(progress_of(split.size_bytes, ends_segment=split.ends_segment))
 
-        def scan_tasks(pickled: Iterator[bytes]) -> Iterator[tuple[int, Block]]:
+        def scan_tasks(pickled: Iterator[bytes]) -> Iterator[tuple[int, RunBlock]]:
             begin_task()
             for task in pickled:
                 yield from scan(pickle.loads(task), reading, size, met=met.add, done=count)  # noqa: S301 - our own
@@ -242,18 +244,18 @@ class SparkRebuild:
         return tasks.mapPartitions(scan_tasks)
 
     def _combine_stage(
-        self, blocks: RDD[tuple[int, Block]], division: _Division, runs: Sequence[tuple[PartitionPlan, Run]], most: int
+        self, blocks: _Blocks, division: _Division, runs: Sequence[tuple[PartitionPlan, Run]], most: int
     ) -> RDD[Made]:
         sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(most)
         tasks, first_task, starts = division
 
-        def divide_all(elements: Iterator[tuple[int, Block]]) -> Iterator[tuple[int, Block]]:
+        def divide_all(elements: Iterator[tuple[int, RunBlock]]) -> Iterator[tuple[int, RunBlock]]:
             begin_task()
             for run, block in elements:
                 for number, part in divide(block, starts.get(run, ())):
                     yield first_task[run] + number, part
 
-        def combine_tasks(elements: Iterator[tuple[int, Block]]) -> Iterator[Made]:
+        def combine_tasks(elements: Iterator[tuple[int, RunBlock]]) -> Iterator[Made]:
             begin_task()
             yield from combine(elements, tasks, open_sink(sink_url, s3), reading, size)
 
@@ -346,7 +348,7 @@ def _with_boundaries(
 
 
 def combine(
-    blocks: Iterable[tuple[int, Block]], tasks: Sequence[CombineTask], sink: PartSink, reading: Reading, size: int
+    blocks: Iterable[tuple[int, RunBlock]], tasks: Sequence[CombineTask], sink: PartSink, reading: Reading, size: int
 ) -> Iterator[Made]:
     """Combine (task number, block) pairs, which come in any order, task by task; of entries at most ``size`` bytes."""
     try:

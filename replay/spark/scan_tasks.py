@@ -70,7 +70,7 @@ class BlockPosition(NamedTuple):
     number: int = 0
 
 
-class Block(NamedTuple):
+class RunBlock(NamedTuple):
     """Bytes of a run; its holder knows which run."""
 
     place: BlockPosition
@@ -91,7 +91,7 @@ def plan_of(stored: Stored) -> tuple[PartitionPlan, Run]:
     return plan, run
 
 
-def divide(block: Block, starts: Sequence[int]) -> Iterator[tuple[int, Block]]:
+def divide(block: RunBlock, starts: Sequence[int]) -> Iterator[tuple[int, RunBlock]]:
     """Yield (range number, block) for the ranges of producer ids that begin at 0 and at ``starts``.
 
     Facts belong to all of them.
@@ -248,14 +248,14 @@ def scan(
     *,
     met: Callable[[dict[int, IntArray]], None],
     done: Callable[[Split], None],
-) -> Iterator[tuple[int, Block]]:
+) -> Iterator[tuple[int, RunBlock]]:
     """Yield (run, block of up to ``size`` bytes) for all of ``task``.
 
     ``done`` is called for each split, and ``met`` with the producers of a run.
     """
     plans, splits = task
     for run, plan, stretch in plans:
-        yield run, Block(BlockPosition(BELOW_ALL, FACTS, 0), pickle.dumps((plan, stretch)))
+        yield run, RunBlock(BlockPosition(BELOW_ALL, FACTS, 0), pickle.dumps((plan, stretch)))
     step = max(1, size // SUMMARY_DTYPE.itemsize)
     for run, split, silence_ms in splits:
         scanned = begin_part(split, silence_ms, reading)
@@ -265,9 +265,9 @@ def scan(
             heads.append(piece._replace(rows=empty()))
             for block, start in enumerate(range(0, len(piece.rows), step)):
                 place = BlockPosition(split.segment_index, ROWS, split.part, number, block)
-                yield run, Block(place, piece.rows[start : start + step].tobytes())
+                yield run, RunBlock(place, piece.rows[start : start + step].tobytes())
         # The facts are known once all is read; they have the pieces without their rows.
         facts = pickle.dumps(scanned.summary(tuple(heads)))
-        yield run, Block(BlockPosition(split.segment_index, FACTS, split.part), facts)
+        yield run, RunBlock(BlockPosition(split.segment_index, FACTS, split.part), facts)
         met({run: sample})
         done(split)

@@ -28,7 +28,7 @@ from resnap.storage.errors import CancelledError, ResnapError, UsageError, fault
 from resnap.storage.log.producer_snapshot import entries_in, read_snapshot_array
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.judging.planning import can_be_tiered, read_saved_plan
-from resnap.tiering.judging.readiness import Repair
+from resnap.tiering.judging.readiness import RunRepair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -297,7 +297,7 @@ class RunContext(Observer):
         offsets: frozenset[int],
     ) -> None:
         """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
-        repair = Repair(
+        repair = RunRepair(
             how=how, destination=destination, offsets=offsets, run_id=self.run.id, at_ms=self.service.clock.now_ms()
         )
         topic, partition = selected.topic_partition

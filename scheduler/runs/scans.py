@@ -15,7 +15,7 @@ from resnap.scheduler.job.reports import SIZES
 from resnap.scheduler.state.database import Database, columns_of, from_row, insert_row, read_column
 from resnap.scheduler.verbs.scan import facts_in
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.judging.readiness import Judgement, Repair, Verdict, judge, topic_verdict
+from resnap.tiering.judging.readiness import Judgement, RunRepair, Verdict, judge, topic_verdict
 from resnap.tiering.judging.refusal import UnblockedBy
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class Scans:
             for table in ("partitions", "sources", "scan_days"):
                 connection.execute(f"DELETE FROM {table} WHERE {others}", tuple(sources))  # noqa: S608
 
-    def repaired(self, source: str, topic: str, partition: int, repair: Repair) -> None:
+    def repaired(self, source: str, topic: str, partition: int, repair: RunRepair) -> None:
         """Note what a run has made of a partition; the answer for it is found again."""
         place = (source, topic, partition)
         with self.database.write() as connection:
@@ -320,7 +320,7 @@ class Scans:
             found.append(from_row(ScannedPartition, one, judgement=judgement, row=row))
         return found
 
-    def repairs(self, seen: ScannedPartition) -> Sequence[Repair]:
+    def repairs(self, seen: ScannedPartition) -> Sequence[RunRepair]:
         """Return what runs have made of a partition."""
         with self.database.read() as connection:
             return _repairs(connection, seen.source, seen.topic, seen.partition)
@@ -409,20 +409,20 @@ def _row_with_facts(text: str) -> tuple[Row, VerdictFacts]:
     return row, facts_in(row)
 
 
-def _repairs(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[Repair]:
+def _repairs(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[RunRepair]:
     """Return what was made of a partition, what was shipped first."""
     return _repairs_of(connection, [(source, topic, partition)])[source, topic, partition]
 
 
-def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dict[_Place, list[Repair]]:
+def _repairs_of(connection: sqlite3.Connection, places: Sequence[_Place]) -> dict[_Place, list[RunRepair]]:
     """Return the results of runs that still exist, for each partition; shipped ones come first."""
-    found: dict[_Place, list[Repair]] = {place: [] for place in places}
+    found: dict[_Place, list[RunRepair]] = {place: [] for place in places}
     wanted = ", ".join(["(?, ?, ?)"] * len(places))
     query = f"""SELECT * FROM mendings WHERE is_there AND (source, topic, partition) IN (VALUES {wanted})
                 ORDER BY how DESC"""  # noqa: S608
     values = [part for place in places for part in place]
     for row in connection.execute(query, values) if places else ():
-        repair = from_row(Repair, row, offsets=frozenset(read_column(row, "offsets")))
+        repair = from_row(RunRepair, row, offsets=frozenset(read_column(row, "offsets")))
         found[row["source"], row["topic"], row["partition"]].append(repair)
     return found
 

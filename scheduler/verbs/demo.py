@@ -65,7 +65,7 @@ class DemoRequest(Request):
     keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False
 
 
-class Boundary(NamedTuple):
+class DemoBoundary(NamedTuple):
     """What the store has in the end for a boundary of a partition; ``different`` are producer ids, ascending."""
 
     partition: str
@@ -103,11 +103,11 @@ class Ended(Result):
     """All steps are done; ``lost`` are the boundaries without a snapshot in the log dir."""
 
     root: Path
-    lost: tuple[Boundary, ...]
+    lost: tuple[DemoBoundary, ...]
     elapsed_s: float
 
     @property
-    def equal(self) -> tuple[Boundary, ...]:
+    def equal(self) -> tuple[DemoBoundary, ...]:
         """Those whose snapshot in the store equals the broker's own."""
         return tuple(boundary for boundary in self.lost if boundary.fate == "equal")
 
@@ -135,7 +135,7 @@ class _Demo:
         self._context, self._root, self._planner, self._uploading = context, root, planner, uploading
         self._scope = Scope(sources=(str(root / "log"),))
         self._store = open_store((root / "store").absolute().as_uri())
-        self._boundaries: list[Boundary] = []
+        self._boundaries: list[DemoBoundary] = []
         self._problems: list[str] = []
 
     def steps(self) -> Iterator[Reported[str] | Step | Ended]:
@@ -241,14 +241,14 @@ class _Demo:
         )
         return {**figures, "partitions": rows}, [*align_rows(TIMELINE, timelines), LEGEND, "", closing]
 
-    def _boundary(self, name: str, expected: Path, shipped_key: str | None) -> Boundary:
+    def _boundary(self, name: str, expected: Path, shipped_key: str | None) -> DemoBoundary:
         """Compare the broker's own snapshot with the one in the store."""
         offset, was_lost = int(expected.stem), not (self._root / "log" / name / expected.name).exists()
         if shipped_key is None:
-            return Boundary(name, offset, was_lost, "absent")
+            return DemoBoundary(name, offset, was_lost, "absent")
         own, shipped = load_snapshot(expected), read_snapshot(self._store.get(shipped_key))
         different = tuple(sorted(pid for pid in own.keys() | shipped.keys() if own.get(pid) != shipped.get(pid)))
-        return Boundary(name, offset, was_lost, "different" if different else "equal", len(shipped), different)
+        return DemoBoundary(name, offset, was_lost, "different" if different else "equal", len(shipped), different)
 
     def _tier_again(self) -> tuple[Row, Sequence[str]]:
         # In this process, which spares it the start of a JVM.

@@ -266,7 +266,7 @@ def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[FileChange]]:
         raise error
 
 
-class UndoView(View["Reported[FileChange]"]):
+class InstallUndoView(View["Reported[FileChange]"]):
     """A row per file."""
 
     kind = "file"
@@ -293,7 +293,7 @@ def view_of(request: InstallRequest, context: Context) -> View[Any]:
     """Return how the results of ``run`` are shown."""
     settings = context.settings
     if request.undo is not None:
-        return UndoView(dry_run=settings.dry_run)
+        return InstallUndoView(dry_run=settings.dry_run)
     return InstallView(dry_run=settings.dry_run, is_table=settings.output == "table")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.job.contract import Result
@@ -277,15 +277,6 @@ class Beginning:
     """None writes nothing."""
 
 
-@dataclass(slots=True)
-class _Messages:
-    """Messages while the topics are collected."""
-
-    warnings: list[str] = field(default_factory=list)
-    faults: list[ResnapError] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)
-
-
 def begin_cluster(
     beginning: Beginning,
     found: Sequence[Restoration],
@@ -307,11 +298,7 @@ def begin_cluster(
         LogDirError: the metadata cannot be written.
 
     """
-    said = _Messages()
-    for topic in sorted(lost):
-        said.left_out.append(topic)
-        said.faults.append(_left_out(topic))
-    topics = _topics(beginning, found, lost, sources, said)
+    topics, warnings = _topics(beginning, found, lost, sources)
     ids = [
         highest[log.topic_partition] if log.topic_partition in highest else highest_in_snapshots(log) for log in found
     ]
@@ -320,10 +307,10 @@ def begin_cluster(
     of_cluster = None if exported is None else exported.records()
     records = records_for(topics, max(ids, default=-1), bootstrap.records, bootstrap.features, of_cluster)
     if exported is None:
-        said.warnings.append(NOT_EXPORTED)
+        warnings.append(NOT_EXPORTED)
     else:
         restored = RestoredState.of(exported, topics, found, beginning.offsets_to)
-        said.warnings += restored.warnings()
+        warnings += restored.warnings()
     if beginning.disk is not None:
         bootstrap.write(records, beginning.disk)
         if restored is not None:
@@ -332,10 +319,10 @@ def begin_cluster(
         path=bootstrap.path,
         topics=tuple(topics),
         next_producer_id=next(record.next_producer_id for record in records if isinstance(record, ProducerIdsRecord)),
-        left_out=tuple(said.left_out),
+        left_out=tuple(sorted(lost)),
         restored_state=restored,
-        warnings=tuple(said.warnings),
-        faults=tuple(said.faults),
+        warnings=tuple(warnings),
+        faults=tuple(map(_left_out, sorted(lost))),
         partly_done=bool(topics) and beginning.disk is not None,
     )
 
@@ -350,29 +337,30 @@ def check_beginning(
         StoreError: the store failed.
 
     """
-    _topics(beginning, found, lost, sources, _Messages())
+    _topics(beginning, found, lost, sources)
 
 
 def _topics(
-    beginning: Beginning, found: Sequence[Restoration], lost: Collection[str], sources: Sources, said: _Messages
-) -> list[NewTopic]:
+    beginning: Beginning, found: Sequence[Restoration], lost: Collection[str], sources: Sources
+) -> tuple[list[NewTopic], list[str]]:
+    """Return the topics of the new cluster, and warnings about them."""
     store = tiered_part(beginning.url, sources).store
     by_topic: dict[str, list[Restoration]] = defaultdict(list)
     for restoration in found:
         if restoration.topic_partition.topic not in lost:
             by_topic[restoration.topic_partition.topic].append(restoration)
-    topics = []
+    topics, warnings = [], list[str]()
     for topic, partitions in sorted(by_topic.items()):
         stored = UNKNOWN
         try:
             stored = read_topic(store, topic_key(topic, partitions[0].topic_id or ""))
         except FormatError as error:
-            said.warnings.append(f"{error}; {error.hint}")
+            warnings.append(f"{error}; {error.hint}")
         if beginning.exported is not None:
             stored = beginning.exported.settings_of(topic, partitions[0].topic_id or "").over(stored)
         settings = beginning.topics.get(topic, UNKNOWN).over(stored)
-        topics.append(_topic(partitions, settings, beginning.assignment, said))
-    return topics
+        topics.append(_topic(partitions, settings, beginning.assignment, warnings))
+    return topics, warnings
 
 
 def _left_out(topic: str) -> VerificationError:
@@ -383,34 +371,34 @@ def _left_out(topic: str) -> VerificationError:
     )
 
 
-def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assignment, said: _Messages) -> NewTopic:
+def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assignment, warnings: list[str]) -> NewTopic:
     name = partitions[0].topic_partition.topic
     there = {partition.topic_partition.partition: partition for partition in partitions}
     count = max(settings.partitions or 0, max(there) + 1)
     if settings.partitions is None:
-        said.warnings.append(
+        warnings.append(
             f"{name}: how many partitions it had is not known; it gets {count}, according to what was shipped. If it"
             ' had more, give --topic-config FILE with "partitions"'
         )
     elif settings.partitions < count:
-        said.warnings.append(
+        warnings.append(
             f"{name}: it is said to have {settings.partitions} partitions, and partition {count - 1} was shipped: it"
             f" gets {count}"
         )
     if settings.config is None:
-        said.warnings.append(
+        warnings.append(
             f"{name}: its settings are not known; it gets those of its brokers, retention and cleanup.policy among them"
             " (--topic-config FILE)"
         )
     config = settings.config or {}
     if config.get(_TIERED) == "true":
-        said.warnings.append(
+        warnings.append(
             f"{name} has {_TIERED}=true: brokers and controllers do not start unless"
             " remote.log.storage.system.enable=true; what was restored is tiered again"
         )
     empty = [str(number) for number in range(count) if number not in there]
     if empty:
-        said.warnings.append(f"{name}: nothing was shipped of partitions {', '.join(empty)}: they begin empty")
+        warnings.append(f"{name}: nothing was shipped of partitions {', '.join(empty)}: they begin empty")
     return NewTopic(
         name=name,
         topic_id=partitions[0].topic_id or "",

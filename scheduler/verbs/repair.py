@@ -304,7 +304,7 @@ class RepairView(SummedView[Result]):
             yield "Next: the same command again, once what the errors name is repaired, as their hints say."
 
 
-class UndoView(View[Result]):
+class RepairUndoView(View[Result]):
     """A row per segment."""
 
     kind = "segment"
@@ -344,7 +344,7 @@ class UndoView(View[Result]):
 
 def _view(request: RepairRequest, context: Context) -> View[Result]:
     is_dry = context.settings.dry_run
-    return UndoView(is_dry=is_dry) if request.undo is not None else RepairView(request.url, is_dry=is_dry)
+    return RepairUndoView(is_dry=is_dry) if request.undo is not None else RepairView(request.url, is_dry=is_dry)
 
 
 VERB = Verb(

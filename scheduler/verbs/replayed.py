@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Self
 
 from typing_extensions import TypedDict
 
-from resnap.replay.comparison import Verdict
+from resnap.replay.comparison import SOUND, SnapshotVerdict
 from resnap.replay.results import Outcome
 from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Reported, Result, Unread, View
@@ -101,7 +101,7 @@ def _to_replace(rebuilt: Rebuilt) -> Iterator[Replace]:
         if state is not SnapshotState.MISSING and not state.is_usable:
             yield Replace.CORRUPT
         if found.comparison is not None and result.proves_wrong(found):
-            is_empty = found.comparison.verdict is Verdict.FALSE_EMPTY
+            is_empty = found.comparison.verdict is SnapshotVerdict.FALSE_EMPTY
             yield Replace.FALSE_EMPTY if is_empty else Replace.FALSE_PARTIAL
 
 
@@ -170,14 +170,10 @@ def _if_any(count: object) -> str:
     return str(count) if count else ""
 
 
-_GOOD: Final = frozenset({Verdict.PROVEN, Verdict.UNPROVEN})
-"""Verdicts on snapshots that nothing contradicts."""
-
-
 def _is_in_order(row: Mapping[str, Any]) -> bool:
     """Return whether nothing is wrong with a boundary, so that the totals of its partition say enough."""
     is_made = row["outcome"] in {"rebuilt", "unchanged"} and not _excluded_text(row["leftOut"])
-    return is_made and row.get("verdict", Verdict.PROVEN) in _GOOD
+    return is_made and row.get("verdict", SnapshotVerdict.PROVEN) in SOUND
 
 
 def _totals_row(rows: Sequence[Mapping[str, Any]]) -> Row:
@@ -388,7 +384,7 @@ class JudgedView(ReplayView):
         found = [boundary.comparison for boundary in self._boundaries]
         if self._staged is None and not found:
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
-        are_good = all(comparison is not None and comparison.verdict in _GOOD for comparison in found)
+        are_good = all(comparison is not None and comparison.verdict in SOUND for comparison in found)
         if self.has_faults:
             yield "Next: the same command again, once what the errors name is repaired, as their hints say."
         elif not are_good:

@@ -79,7 +79,7 @@ class ReplicasRequest(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended(Result):
+class ReplicaTotals(Result):
     """The totals of the check."""
 
     partitions: int
@@ -92,7 +92,7 @@ class Ended(Result):
     """Of the brokers; None where they were not asked."""
 
 
-def run(request: ReplicasRequest, context: Context) -> Iterator[Reported[Sequence[ReplicaFinding]] | Ended]:
+def run(request: ReplicasRequest, context: Context) -> Iterator[Reported[Sequence[ReplicaFinding]] | ReplicaTotals]:
     """Yield the partitions with replicas that are not as they should be, then how many were asked.
 
     Raises:
@@ -156,7 +156,7 @@ def results(
     not_replayed: int = 0,
     unseen: Sequence[str] = (),
     releases: BrokerReleases | None = None,
-) -> Iterator[Reported[Sequence[ReplicaFinding]] | Ended]:
+) -> Iterator[Reported[Sequence[ReplicaFinding]] | ReplicaTotals]:
     """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
     for finding in found:
@@ -168,7 +168,7 @@ def results(
             state=PartitionState.DONE if is_lagging else PartitionState.FAILED,
             what=of_partition,
         )
-    yield Ended(
+    yield ReplicaTotals(
         state=PartitionState.DONE,
         partitions=partitions,
         replicas=replicas,
@@ -293,7 +293,7 @@ class ReplicasRow(TypedDict):
     replicas: list[ReplicaRow]
 
 
-class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
+class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | ReplicaTotals"]):
     """A row per replica that is not as it should be."""
 
     kind = "replica"
@@ -311,15 +311,15 @@ class ReplicasView(View["Reported[Sequence[ReplicaFinding]] | Ended"]):
         """What to do about replicas that lost state, even if something else is not known."""
         return LostProducerStateError.exit_code if self._totals[ReplicaState.LOST.value] else OK
 
-    def rows(self, result: Reported[Sequence[ReplicaFinding]] | Ended) -> Iterator[Row]:
+    def rows(self, result: Reported[Sequence[ReplicaFinding]] | ReplicaTotals) -> Iterator[Row]:
         """Yield the rows of a partition's replicas."""
         self.row(result)
         if isinstance(result, Reported):
             yield from (row_of(ReplicaRow, finding) for finding in result.what)
 
-    def row(self, result: Reported[Sequence[ReplicaFinding]] | Ended) -> Row | None:
+    def row(self, result: Reported[Sequence[ReplicaFinding]] | ReplicaTotals) -> Row | None:
         """Return the row of a partition, and count its replicas."""
-        if isinstance(result, Ended):
+        if isinstance(result, ReplicaTotals):
             self._releases = result.releases
             self._totals |= {
                 "partitions": result.partitions,

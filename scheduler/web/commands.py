@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.run import RunRequest
     from resnap.scheduler.runs.scans import ScannedPartition
     from resnap.scheduler.service.services import Services
-    from resnap.tiering.judging.readiness import Repair
+    from resnap.tiering.judging.readiness import RunRepair
 
 _FILES: Final = "/var/tmp"  # noqa: S108 - in commands that are printed
 """Where copied commands keep plans, and snapshots if no destination is allowed: absolute, wherever they are run."""
@@ -114,7 +114,7 @@ class Shell:
         again = self.line("plan", *sources, "--save", file, settings=scoped)
         return [Command("carry it out in a shell", carry_out), Command("make it again in a shell", again)]
 
-    def partition(self, seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
+    def partition(self, seen: ScannedPartition, repairs: Sequence[RunRepair]) -> list[Command]:
         """Return the commands for one partition: to scan, plan, rebuild and install."""
         place = seen.row["path"]
         return [
@@ -169,7 +169,7 @@ def curl(url: str, *, needs_token: bool, body: Mapping[str, object] | None = Non
     return f"{line} {shlex.quote(url)}"
 
 
-def installs(seen: ScannedPartition, repairs: Sequence[Repair]) -> list[Command]:
+def installs(seen: ScannedPartition, repairs: Sequence[RunRepair]) -> list[Command]:
     """Return how to install what was rebuilt for a partition, if that unblocks it."""
     if seen.judgement.unblocked_by is not UnblockedBy.INSTALL:
         return []

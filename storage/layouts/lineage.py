@@ -135,7 +135,7 @@ def chain_of(manifests: Iterable[L]) -> list[L]:
     return chain[::-1]
 
 
-class Piece(NamedTuple):
+class OpenableSegment(NamedTuple):
     """A segment of a log, with the means to open it."""
 
     base_offset: int
@@ -145,25 +145,25 @@ class Piece(NamedTuple):
     """Takes how many bytes a request is to bring."""
 
 
-def stored_piece(store: ObjectStore, key: str, base_offset: int, next_base_offset: int) -> Piece:
+def openable_segment(store: ObjectStore, key: str, base_offset: int, next_base_offset: int) -> OpenableSegment:
     """Return the segment [``base_offset``, ``next_base_offset``) whose log is the object ``key``."""
 
     def opened(range_bytes: int) -> AbstractContextManager[RangeReader]:
         return ranged_reader(store, key, range_bytes=range_bytes, ranges_in_flight=1)
 
-    return Piece(base_offset, next_base_offset, opened)
+    return OpenableSegment(base_offset, next_base_offset, opened)
 
 
 class SharedBatch(NamedTuple):
     """The first batch that could be compared."""
 
     offset: int
-    there: Piece
+    there: OpenableSegment
     """The segment of the second log that has it."""
     is_same: bool
 
 
-def shared_batch(here: Sequence[Piece], there: Sequence[Piece]) -> SharedBatch | None:
+def shared_batch(here: Sequence[OpenableSegment], there: Sequence[OpenableSegment]) -> SharedBatch | None:
     """Return the first batch that could be compared; None if there is none, or none can be read.
 
     Both ascend. A segment that was deleted is skipped: reading it reports that.
@@ -189,7 +189,9 @@ def shared_batch(here: Sequence[Piece], there: Sequence[Piece]) -> SharedBatch |
     return None
 
 
-def _pairs(here: Sequence[Piece], there: Sequence[Piece]) -> Iterator[tuple[Piece, Piece]]:
+def _pairs(
+    here: Sequence[OpenableSegment], there: Sequence[OpenableSegment]
+) -> Iterator[tuple[OpenableSegment, OpenableSegment]]:
     """Yield segments that share offsets, first those with the same base offset: they cost one header each."""
     bases = [piece.base_offset for piece in here]
     overlapping = []
@@ -206,7 +208,7 @@ def _pairs(here: Sequence[Piece], there: Sequence[Piece]) -> Iterator[tuple[Piec
     yield from overlapping
 
 
-def first_batch(piece: Piece, offset: int) -> tuple[int, bytes]:
+def first_batch(piece: OpenableSegment, offset: int) -> tuple[int, bytes]:
     """Return position and header of the first batch at ``offset`` or above; size and no header if there is none.
 
     Raises:

@@ -36,7 +36,7 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.segments import (
     BrokersObject,
-    PartitionFacts,
+    ManifestRecords,
     Rewritten,
     SegmentFiles,
     StoredManifest,
@@ -45,7 +45,7 @@ from resnap.storage.layouts.segments import (
 )
 from resnap.storage.layouts.stored_log import (
     ListedSegment,
-    LogSegment,
+    ManifestSegment,
     closed_segment,
     end_snapshot,
     stored_log_dir,
@@ -261,7 +261,7 @@ def tiered_segments(
     return sorted(whole, key=lambda one: one.infos[ObjectKind.LOG].key), sorted(incomplete)
 
 
-def read_segment(store: ObjectStore, of: TieredSegment) -> LogSegment:
+def read_segment(store: ObjectStore, of: TieredSegment) -> ManifestSegment:
     """Return the segment that the objects ``of`` make.
 
     Raises:
@@ -292,7 +292,7 @@ def read_segment(store: ObjectStore, of: TieredSegment) -> LogSegment:
         made=(log.modified_ms, of.remote_id),
     )
     root = StorePath(store.url)
-    return LogSegment(
+    return ManifestSegment(
         facts,
         closed_segment(facts, str(root / log.key), log, {kind: info.size_bytes for kind, info in of.infos.items()}),
         end_snapshot(facts, str(root / snapshot.key), snapshot, snapshot.size_bytes),
@@ -344,7 +344,7 @@ def _last_indexed(store: ObjectStore, index: ObjectInfo) -> int:
     return max(entry.position, 0)
 
 
-def chain_to_read(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> list[LogSegment]:
+def chain_to_read(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> list[ManifestSegment]:
     """Return the segments to read; a damaged one is an error if no other one begins at its offset.
 
     Raises:
@@ -449,9 +449,9 @@ class LocalTiered:
             incomplete=incomplete,
         )
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> PartitionFacts:  # noqa: ARG002 - no digests
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> ManifestRecords:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
-        return PartitionFacts(
+        return ManifestRecords(
             leader_epochs=tuple(segment.sibling(_CHECKPOINT) for segment in partition.segments), digests={}
         )
 

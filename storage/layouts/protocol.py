@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.segments import (
         BrokersObject,
         Deletion,
+        ManifestRecords,
         NewSegment,
-        PartitionFacts,
         Rewritten,
         RightParts,
         SegmentIdentity,
@@ -151,7 +151,7 @@ class Tiered(Protocol):
         """
         ...
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> PartitionFacts:
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> ManifestRecords:
         """Return what manifests record of ``partition``, one of ``log_dir`` of ``store``, beyond the log dir.
 
         Raises:

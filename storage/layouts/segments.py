@@ -170,7 +170,7 @@ class StoredManifest:
     """What is wrong with its metadata."""
 
 
-class PartitionFacts(NamedTuple):
+class ManifestRecords(NamedTuple):
     """The facts of a partition in manifests, beyond those of a log dir."""
 
     leader_epochs: tuple[str, ...]

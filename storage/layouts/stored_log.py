@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.protocol import ObjectInfo
 
 
-class LogSegment(NamedTuple):
+class ManifestSegment(NamedTuple):
     """A segment as part of a log dir, with what its manifest says."""
 
     facts: ManifestFacts
@@ -46,14 +46,14 @@ class ListedSegment(NamedTuple):
     base_offset: int
     path: StorePath
     """Of the partition."""
-    segment: LogSegment | None
+    segment: ManifestSegment | None
     error: ResnapError | None = None
 
 
 def stored_log_dir(
     root: StorePath,
     found: Iterable[ListedSegment],
-    chain: Callable[[TopicPartition, Sequence[ListedSegment]], Sequence[LogSegment]],
+    chain: Callable[[TopicPartition, Sequence[ListedSegment]], Sequence[ManifestSegment]],
     *,
     topic_ids: Mapping[str, str] | None,
     url_of_one: str,
@@ -123,7 +123,7 @@ def _one_of_each_name(
         yield topic_partition, next(iter(by_id.values())), error
 
 
-def _partition(path: StorePath, topic_partition: TopicPartition, chain: Sequence[LogSegment]) -> PartitionDir:
+def _partition(path: StorePath, topic_partition: TopicPartition, chain: Sequence[ManifestSegment]) -> PartitionDir:
     return PartitionDir(
         path=path,
         topic_partition=topic_partition,
@@ -163,7 +163,7 @@ def end_snapshot(of: ManifestFacts, path: str, info: ObjectInfo, size_bytes: int
     )
 
 
-def all_read(found: Iterable[ListedSegment]) -> list[LogSegment]:
+def all_read(found: Iterable[ListedSegment]) -> list[ManifestSegment]:
     """Return the segments of a partition; raises the error of the first one that cannot be read."""
     segments = []
     for listed in found:
@@ -173,7 +173,7 @@ def all_read(found: Iterable[ListedSegment]) -> list[LogSegment]:
     return segments
 
 
-def whole_chain(topic_partition: TopicPartition, found: Iterable[ListedSegment], *, hint: str) -> list[LogSegment]:
+def whole_chain(topic_partition: TopicPartition, found: Iterable[ListedSegment], *, hint: str) -> list[ManifestSegment]:
     """Return the segments to read, in offset order: every offset exactly once.
 
     Of several that end at one offset the one made last is read.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.disk import is_there
 from resnap.storage.errors import ResnapError, UsageError, VerificationError, in_file
-from resnap.storage.layouts.lineage import Piece, first_batch, shared_batch
+from resnap.storage.layouts.lineage import OpenableSegment, first_batch, shared_batch
 from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.log_dir import NoLogDirError, PartitionProblem, live_partition, open_log_dir_or_partition
 from resnap.storage.log.names import StorePath, is_segment_name
@@ -364,15 +364,15 @@ def _leader_epochs(partition: PartitionDir, sources: Sources) -> tuple[LeaderEpo
         return read_leader_epochs(sources.read(partition.leader_epochs))
 
 
-def _pieces(segments: Sequence[Segment], sources: Sources) -> list[Piece]:
+def _pieces(segments: Sequence[Segment], sources: Sources) -> list[OpenableSegment]:
     return [_piece(segment, sources) for segment in segments]
 
 
-def _piece(segment: Segment, sources: Sources) -> Piece:
+def _piece(segment: Segment, sources: Sources) -> OpenableSegment:
     def opened(range_bytes: int) -> AbstractContextManager[RangeReader]:
         return replace(sources, range_bytes=range_bytes, ranges_in_flight=1).open(segment.path)
 
-    return Piece(segment.base_offset, segment.next_base_offset, opened)
+    return OpenableSegment(segment.base_offset, segment.next_base_offset, opened)
 
 
 def _cut_off(segment: Segment, end: int, sources: Sources) -> Segment:

@@ -285,11 +285,11 @@ class S3Caller:
         return StoreError(what, key=key)
 
 
-def error_answer(error: botocore.exceptions.ClientError) -> ErrorAnswer:
+def error_answer(error: botocore.exceptions.ClientError) -> S3ErrorAnswer:
     """Return the store's error response."""
     said = error.response.get("Error", {})
     answer: Mapping[str, Any] = error.response.get("ResponseMetadata", {})
-    return ErrorAnswer(
+    return S3ErrorAnswer(
         status=answer.get("HTTPStatusCode", 0),
         code=said.get("Code", ""),
         message=said.get("Message", ""),
@@ -362,7 +362,7 @@ def _adder(added: Mapping[str, Any]) -> Callable[..., dict[str, Any]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorAnswer:
+class S3ErrorAnswer:
     """An error response; a HEAD has the status as ``code``, because it has no other."""
 
     status: int
@@ -376,7 +376,7 @@ class ErrorAnswer:
         return f"{said} (HTTP {self.status})"
 
 
-def store_error(answer: ErrorAnswer, *, where: str, key: str | None) -> StoreError:
+def store_error(answer: S3ErrorAnswer, *, where: str, key: str | None) -> StoreError:
     """Return the error to raise for ``answer``; ``where`` is the URL of the object or prefix concerned."""
     if answer.code == "NoSuchBucket":
         hint = "check the bucket's name and the endpoint, or create it: Resnap makes no buckets"
@@ -392,7 +392,7 @@ def store_error(answer: ErrorAnswer, *, where: str, key: str | None) -> StoreErr
     return _refusal(answer, where, key)
 
 
-def _refusal(answer: ErrorAnswer, where: str, key: str | None) -> StoreError:
+def _refusal(answer: S3ErrorAnswer, where: str, key: str | None) -> StoreError:
     if answer.code in _OTHER_BYTES:
         return StoreUnavailableError(f"{where}: other bytes arrived than were sent: {answer}", key=key,
                                      hint=_RETRY_HINT, retry_after_s=answer.retry_after_s)  # fmt: skip
@@ -412,7 +412,7 @@ def _refusal(answer: ErrorAnswer, where: str, key: str | None) -> StoreError:
     return error(f"{where}: the store refused: {answer}", key=key, hint=hint)
 
 
-def may_refuse_bytes(answer: ErrorAnswer) -> bool:
+def may_refuse_bytes(answer: S3ErrorAnswer) -> bool:
     """Whether ``answer`` may mean that the bytes do not match their checksum; stores have many codes for that."""
     says_otherwise = answer.code in _COME_BACK or answer.code in _ELSEWHERE or answer.code in _ACCESS_HINTS
     return answer.status == HTTPStatus.BAD_REQUEST and not says_otherwise

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from resnap.tiering.cluster_state.state import ClusterMetadata, ClusterState
+    from resnap.tiering.cluster_state.state import ClusterState, KnownMetadata
     from resnap.tiering.controller.metadata.image import MetadataImage
     from resnap.tiering.controller.metadata.records import AccessControlEntryRecord
     from tests.kafka.releases import Release
@@ -143,7 +143,7 @@ def assert_told_alike(told: ClusterState, read: ClusterState) -> None:
     assert (theirs.scram_credentials, theirs.scram_left_out, theirs.secrets_left_out) == ((), users, 1)
 
 
-def entries(metadata: ClusterMetadata | MetadataImage) -> set[AccessControlEntryRecord]:
+def entries(metadata: KnownMetadata | MetadataImage) -> set[AccessControlEntryRecord]:
     """Return the access control entries without their ids, which brokers do not tell."""
     return {replace(one, id=ZERO_UUID) for one in metadata.access_control_entries}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.replay import results
-from resnap.replay.comparison import Verdict
+from resnap.replay.comparison import SnapshotVerdict
 from resnap.replay.plan import Coverage
 from resnap.replay.results import Outcome
 from resnap.replay.scan.splits import Reading
@@ -344,15 +344,15 @@ def test_one_timestamp_ahead_makes_no_producer_expire_as_of_roll(tmp_path: Path)
 @pytest.mark.parametrize(
     ("existing", "verdict"),
     [
-        ([ProducerEntry(1, 0, 0, 0, 0, hour(0.1), 5, -1)], Verdict.PROVEN),
-        ([], Verdict.FALSE_EMPTY),
-        ([ProducerEntry(9, 0, 0, 0, 0, hour(0.1), 5, -1)], Verdict.DIFFERENT),
-        ([ProducerEntry(1, 0, 7, 0, 0, hour(0.1), 5, -1)], Verdict.DIFFERENT),
+        ([ProducerEntry(1, 0, 0, 0, 0, hour(0.1), 5, -1)], SnapshotVerdict.PROVEN),
+        ([], SnapshotVerdict.FALSE_EMPTY),
+        ([ProducerEntry(9, 0, 0, 0, 0, hour(0.1), 5, -1)], SnapshotVerdict.DIFFERENT),
+        ([ProducerEntry(1, 0, 7, 0, 0, hour(0.1), 5, -1)], SnapshotVerdict.DIFFERENT),
     ],
-    ids=lambda value: str(value) if isinstance(value, Verdict) else "",
+    ids=lambda value: str(value) if isinstance(value, SnapshotVerdict) else "",
 )
 def test_a_snapshot_that_is_there_gets_a_verdict(
-    existing: list[ProducerEntry], verdict: Verdict, tmp_path: Path
+    existing: list[ProducerEntry], verdict: SnapshotVerdict, tmp_path: Path
 ) -> None:
     directory = a_partition(tmp_path, [[data(0), marker(0.1)], [plain(1)]])
     snapshot = directory / segment_name(2, "snapshot")
@@ -381,7 +381,7 @@ def test_a_producer_excluded_here_does_not_make_a_snapshot_wrong_that_has_it(tmp
     made = replayed(limited).at(boundary)
     assert made.left_out
     assert made.comparison is not None
-    assert made.comparison.verdict is Verdict.UNPROVEN
+    assert made.comparison.verdict is SnapshotVerdict.UNPROVEN
     assert made.comparison.unrecorded == (1, (1,))
 
 

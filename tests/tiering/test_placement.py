@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resnap.storage.layouts.lineage import Span
-from resnap.tiering.shipping.placement import Placement, Verdict, place
+from resnap.tiering.shipping.placement import Placement, PlacementVerdict, place
 from tests.cases import each
 from tests.examples import examples
 
@@ -175,12 +175,12 @@ def check(turns: Sequence[Turn]) -> None:
         verdicts = placement.verdicts
         assert len(verdicts) == len(candidates)
         assert {step.candidate for step in placement.steps} == {
-            index for index, verdict in enumerate(verdicts) if verdict is Verdict.PLACED
+            index for index, verdict in enumerate(verdicts) if verdict is PlacementVerdict.PLACED
         }
         for index, span in enumerate(candidates):
             is_held = offsets([span]) & turn.wanted <= offsets(store)
-            assert (verdicts[index] is Verdict.HELD) <= is_held
-            assert (verdicts[index] is Verdict.UNFIT) == (index in unfit)
+            assert (verdicts[index] is PlacementVerdict.HELD) <= is_held
+            assert (verdicts[index] is PlacementVerdict.UNFIT) == (index in unfit)
         check_best(store, turn._replace(unfit=unfit), placement)
         store = shipped(store, turn, placement)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.comparison import Comparison, Verdict
+from resnap.replay.comparison import Comparison, SnapshotVerdict
 from resnap.replay.plan import Coverage
 from resnap.replay.staging import snapshot_key
 from resnap.storage.crc32c import crc32c
@@ -88,8 +88,8 @@ def test_equal_states_are_equal_objects_in_whatever_order_the_broker_wrote(order
     assert chosen(order, result).body == before != path.read_bytes()
 
 
-@pytest.mark.parametrize("verdict", [verdict for verdict in Verdict if verdict is not Verdict.PROVEN])
-def test_what_a_replay_has_not_proven_is_replaced(verdict: Verdict, order: Order) -> None:
+@pytest.mark.parametrize("verdict", [verdict for verdict in SnapshotVerdict if verdict is not SnapshotVerdict.PROVEN])
+def test_what_a_replay_has_not_proven_is_replaced(verdict: SnapshotVerdict, order: Order) -> None:
     result = replace(one(order, existing=True), comparison=Comparison(verdict=verdict))
     found = chosen(order, result)
     assert found.origin.how is SnapshotHow.REGENERATED
@@ -105,7 +105,7 @@ def test_a_false_empty_snapshot_of_a_broker_is_found_out_and_replaced(data: Path
     order = an_order(data, tmp_path / "after")
     (result,) = (found for found in results(order) if found.offset == offset)
     assert result.comparison is not None
-    assert result.comparison.verdict is Verdict.FALSE_EMPTY
+    assert result.comparison.verdict is SnapshotVerdict.FALSE_EMPTY
     assert read_snapshot(chosen(order, result).body) == before
 
 

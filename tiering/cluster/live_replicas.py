@@ -29,7 +29,7 @@ from resnap.tiering.cluster.replica_comparison import (
     ReplicaProducers,
     ReplicaState,
     Tolerance,
-    Watched,
+    WatchedPartition,
     describe_producers,
 )
 from resnap.tiering.controller.expiration import EXPIRATION
@@ -209,7 +209,7 @@ class ReplicaCheck:
         self.places = places = self.brokers.partitions()
         self.partitions, self.names = len(places), frozenset(place.topic_partition for place in places)
         self.alone = sum(place.leader is not None and len(place.in_sync) == 1 for place in places)
-        unsettled: list[Watched] = []
+        unsettled: list[WatchedPartition] = []
         for begin in range(0, len(places), _PARTITIONS_AT_ONCE):
             some = places[begin : begin + _PARTITIONS_AT_ONCE]
             for place in some:
@@ -218,17 +218,17 @@ class ReplicaCheck:
             self.check()
         yield from self._settle(unsettled)
 
-    def _first_answers(self, places: Iterable[PartitionReplicas]) -> list[Watched]:
+    def _first_answers(self, places: Iterable[PartitionReplicas]) -> list[WatchedPartition]:
         """Return the open partitions after two responses, so that active producers cause no third round."""
         led = (place for place in places if place.leader is not None and len(place.in_sync) > 1)
-        watched = [Watched(place=place, brokers=frozenset(place.in_sync)) for place in led]
+        watched = [WatchedPartition(place=place, brokers=frozenset(place.in_sync)) for place in led]
         self.replicas += sum(len(replica.brokers) for replica in watched)
         self._ask(watched)
         differing = [replica for replica in watched if replica.losses and not replica.errors]
         self._ask(differing)
         return [replica for replica in watched if replica.is_open]
 
-    def _settle(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
+    def _settle(self, watched: list[WatchedPartition]) -> Iterator[ReplicaFinding]:
         """Query again until each loss is confirmed, or the replica has caught up."""
         if not watched:
             return
@@ -262,7 +262,7 @@ class ReplicaCheck:
                     replica.losses, replica.errors = {}, {}
             watched = [replica for replica in watched if replica.is_open]
 
-    def _follow_leaders(self, watched: list[Watched]) -> Iterator[ReplicaFinding]:
+    def _follow_leaders(self, watched: list[WatchedPartition]) -> Iterator[ReplicaFinding]:
         """Start again if the leader has changed; yield replicas out of sync, which are no longer compared."""
         topics = frozenset(replica.place.topic_partition.topic for replica in watched)
         found = self.brokers.partitions(topics)
@@ -282,7 +282,7 @@ class ReplicaCheck:
                 replica.first, replica.losses = {}, {}
             replica.place = place
 
-    def _ask(self, watched: Sequence[Watched]) -> None:
+    def _ask(self, watched: Sequence[WatchedPartition]) -> None:
         """Query the replicas of all ``watched``."""
         wanted: dict[int, list[TopicPartition]] = defaultdict(list)
         for replica in watched:

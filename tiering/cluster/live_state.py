@@ -17,7 +17,7 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.messages.wire import uuid_text
 from resnap.tiering.cluster.client import error_name, topic_id_of
 from resnap.tiering.cluster_state.group_offsets import OFFSETS_TOPIC, CommittedOffset, OffsetsPartition
-from resnap.tiering.cluster_state.state import ClusterMetadata, ClusterState, KnownTopic
+from resnap.tiering.cluster_state.state import ClusterState, KnownMetadata, KnownTopic
 from resnap.tiering.controller.metadata.image import ALL_BROKERS, ConfigResource, ResourceType
 from resnap.tiering.controller.metadata.records import AccessControlEntryRecord
 
@@ -124,13 +124,13 @@ def _led(partitions: Iterable[Mapping[str, Any]], *, led: bool = True) -> Iterat
     return (partition for partition in partitions if (partition["leader_id"] >= 0) is led)
 
 
-def _metadata(cluster: Cluster, offset: int, topics: Collection[Mapping[str, Any]]) -> ClusterMetadata:
+def _metadata(cluster: Cluster, offset: int, topics: Collection[Mapping[str, Any]]) -> KnownMetadata:
     ids = {topic["name"]: topic_id_of(topic.get("topic_id")) for topic in topics}
     configs, left_out = _configs(cluster, [topic["name"] for topic in topics])
     with cluster.admin("cannot describe SCRAM credentials") as admin:
         described = admin.describe_user_scram_credentials()
     users = [(user, int(info["mechanism"])) for user, of in described.items() for info in of["credential_infos"]]
-    return ClusterMetadata(
+    return KnownMetadata(
         offset=offset,
         topics={
             topic["name"]: KnownTopic(topic_id=topic_id, partitions=len(topic["partitions"]))

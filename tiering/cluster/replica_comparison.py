@@ -367,7 +367,7 @@ class ReplicaFinding:
 
 
 @dataclass(slots=True, kw_only=True)
-class Watched:
+class WatchedPartition:
     """A partition whose replicas are compared until nothing is open."""
 
     place: PartitionReplicas

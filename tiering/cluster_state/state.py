@@ -97,7 +97,7 @@ class KnownTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterMetadata:
+class KnownMetadata:
     """What the metadata log says, as of ``offset``."""
 
     offset: int
@@ -123,7 +123,7 @@ class ClusterState:
     node_id: int | None
     """None if the running cluster was asked."""
     taken_ms: int
-    metadata: ClusterMetadata | None
+    metadata: KnownMetadata | None
     """None if a node has no metadata log, as in a cluster with ZooKeeper."""
     offsets: tuple[OffsetsPartition, ...]
     """By partition of ``__consumer_offsets``."""
@@ -145,7 +145,7 @@ class ClusterState:
         return f"the offsets of {some(len(groups), 'share group')} ({first_of(groups, _MOST_NAMED)})"
 
 
-def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -> ClusterMetadata:
+def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -> KnownMetadata:
     """Return what is kept of an image.
 
     ``is_secret`` says by the name of a setting whether its value is left out; so are credentials. None keeps all.
@@ -160,7 +160,7 @@ def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -
         for resource, values in image.configs.items()
     }
     passwords = sum(len(values) for values in image.configs.values()) - sum(map(len, shown.values()))
-    return ClusterMetadata(
+    return KnownMetadata(
         offset=image.offset,
         topics={
             name: KnownTopic(topic_id=topic.topic_id, partitions=len(topic.partitions))
@@ -192,7 +192,7 @@ def merge_documents(states: Sequence[ClusterState]) -> ClusterState:
     )
 
 
-def _newest_metadata(known: Sequence[ClusterMetadata]) -> ClusterMetadata | None:
+def _newest_metadata(known: Sequence[KnownMetadata]) -> KnownMetadata | None:
     """Return the newest metadata, with the credentials of its users that only other nodes have."""
     by_age = sorted(known, key=lambda one: (one.offset, -one.secrets_left_out))
     if not by_age:
@@ -238,7 +238,7 @@ def _with_checksum(document: Mapping[str, object]) -> bytes:
     return json.dumps({**document, _CHECKSUM: json_checksum(document)}, separators=(",", ":")).encode()
 
 
-def _metadata_json(metadata: ClusterMetadata) -> dict[str, object]:
+def _metadata_json(metadata: KnownMetadata) -> dict[str, object]:
     return {
         "offset": metadata.offset,
         "topics": {
@@ -311,8 +311,8 @@ def _offset(values: Sequence[Any]) -> tuple[TopicPartition, CommittedOffset]:
     )
 
 
-def _metadata(found: Mapping[str, Any]) -> ClusterMetadata:
-    return ClusterMetadata(
+def _metadata(found: Mapping[str, Any]) -> KnownMetadata:
+    return KnownMetadata(
         offset=typed(int, found["offset"]),
         topics={
             name: KnownTopic(topic_id=typed(str, topic["topicId"]), partitions=typed(int, topic["partitions"]))

@@ -37,7 +37,7 @@ MOST_CERTAIN_MS: Final = 86_400_000
 _NONE: Final = -1
 
 
-class Loss(NamedTuple):
+class LossySnapshot(NamedTuple):
     """A snapshot that lacks producers of the one before it."""
 
     snapshot: SnapshotFile
@@ -49,7 +49,7 @@ class Loss(NamedTuple):
 class Judged:
     """The judgement of all snapshots of one log."""
 
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[LossySnapshot, ...] = ()
     distrusted: frozenset[str] = frozenset()
     """Locators of snapshots that are not evidence, and of logs whose transaction indexes are not."""
     without_entries: frozenset[str] = frozenset()
@@ -72,7 +72,7 @@ def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: in
     """
     read = [*each(lambda one: _entries(one, sources), partition.snapshots, remote=partition.is_remote)]
     right: tuple[SnapshotFile, Entries] | None = None
-    losses: list[Loss] = []
+    losses: list[LossySnapshot] = []
     distrusted: set[str] = set()
     lost_from: int | None = None
     for snapshot, entries in zip(partition.snapshots, read, strict=True):
@@ -82,7 +82,7 @@ def judge_snapshots(partition: PartitionDir, sources: Sources, expiration_ms: in
             silence_ms = min(expiration_ms, MOST_CERTAIN_MS)
             lost = lost_producers(_due(right, snapshot, silence_ms), entries)
             if lost:
-                losses.append(Loss(snapshot, right[0], tuple(lost)))
+                losses.append(LossySnapshot(snapshot, right[0], tuple(lost)))
                 lost_from = right[0].offset if lost_from is None else lost_from
             due = None if lost_from is None else _due(right, snapshot, silence_ms, still_open=True)
             if lost or (due is not None and (not len(due) or lost_producers(due, entries))):

@@ -64,7 +64,7 @@ def topic_verdict(verdicts: Collection[Verdict]) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Repair:
+class RunRepair:
     """What a run has done for a partition."""
 
     how: Literal["regenerated", "shipped"]
@@ -247,10 +247,10 @@ def judge_partition(
     if blockers.found and remote_end_offset is None and (remote_end_offset := remote_end()) is not None:
         blockers = blockers_above(remote_end_offset=remote_end_offset)
     candidates = before_replay(inventory, high_watermark=high_watermark)
-    retention = _retention_of(inventory, sources, retention_ms)
-    if retention is not None:
-        blockers = replace(blockers, found=tuple(map(retention.unblocks, blockers.found)))
-        candidates = replace(candidates, refusals=tuple(map(retention.unblocks, candidates.refusals)))
+    after_retention = _after_retention(inventory, sources, retention_ms)
+    if after_retention is not None:
+        blockers = replace(blockers, found=tuple(map(after_retention, blockers.found)))
+        candidates = replace(candidates, refusals=tuple(map(after_retention, candidates.refusals)))
     return JudgedPartition(
         blockers=blockers,
         candidates=candidates,
@@ -259,47 +259,34 @@ def judge_partition(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Retention:
-    """What retention does to the segments of a partition that no broker can tier."""
-
-    below: int
-    """They begin below this offset."""
-    until_ms: int | None
-    """When it will have deleted them all; None where that is not known."""
-    hint: str
-
-    def unblocks(self, refusal: Refusal) -> Refusal:
-        """Return ``refusal``, which waits for retention if it is of such a segment."""
-        if refusal.reason is not Reason.LEADER_EPOCHS_UNKNOWN or refusal.base_offset >= self.below:
-            return refusal
-        return replace(refusal, unblocked_by=UnblockedBy.RETENTION, until_ms=self.until_ms, hint=self.hint)
-
-
-def _retention_of(inventory: PartitionInventory, sources: Sources, retention_ms: int | None) -> _Retention | None:
-    """Return when retention deletes the segments that block a partition; None if no segment blocks it.
+def _after_retention(
+    inventory: PartitionInventory, sources: Sources, retention_ms: int | None
+) -> Callable[[Refusal], Refusal] | None:
+    """Return what makes a refusal wait for retention, if it is of a segment that no broker can tier; None without any.
 
     Source: ``UnifiedLog.deleteRetentionMsBreachedSegments``.
     """
     epochs = inventory.leader_epochs
     if not epochs.unknown_below or epochs.damage:
         return None
-    old = [segment for segment in inventory.partition.segments if segment.base_offset < epochs.unknown_below]
-    why = "no broker can tier what was written before 0.11, or with an older message format"
+    until_ms = None
+    hint = "no broker can tier what was written before 0.11, or with an older message format"
     if retention_ms is None:
-        ask = "--bootstrap-server or --metadata-log shows when"
-        return _Retention(below=epochs.unknown_below, until_ms=None, hint=f"{why}: retention will delete it; {ask}")
-    if retention_ms < 0:
-        hint = f"{why}, and retention.ms is -1: nothing deletes it unless that is lowered"
-        return _Retention(below=epochs.unknown_below, until_ms=None, hint=hint)
-    largest = largest_timestamps(old, sources, remote=inventory.partition.is_remote)
-    ends_ms = (one.mtime_ns // 1_000_000 if at_ms is None else at_ms for one, at_ms in zip(old, largest, strict=True))
-    until_ms = max(ends_ms) + retention_ms
-    return _Retention(
-        below=epochs.unknown_below,
-        until_ms=until_ms,
-        hint=f"{why}: retention deletes it on {day_of(until_ms)}; until then there is nothing to do",
-    )
+        hint += ": retention will delete it; --bootstrap-server or --metadata-log shows when"
+    elif retention_ms < 0:
+        hint += ", and retention.ms is -1: nothing deletes it unless that is lowered"
+    else:
+        old = [segment for segment in inventory.partition.segments if segment.base_offset < epochs.unknown_below]
+        largest = zip(old, largest_timestamps(old, sources, remote=inventory.partition.is_remote), strict=True)
+        until_ms = max(one.mtime_ns // 1_000_000 if at_ms is None else at_ms for one, at_ms in largest) + retention_ms
+        hint += f": retention deletes it on {day_of(until_ms)}; until then there is nothing to do"
+
+    def waiting(refusal: Refusal) -> Refusal:
+        if refusal.reason is not Reason.LEADER_EPOCHS_UNKNOWN or refusal.base_offset >= epochs.unknown_below:
+            return refusal
+        return replace(refusal, unblocked_by=UnblockedBy.RETENTION, until_ms=until_ms, hint=hint)
+
+    return waiting
 
 
 def day_of(at_ms: int) -> str:
@@ -322,7 +309,7 @@ def never_tiered(topic: str, blocking: Stop | None, *, is_compacted: bool) -> St
     return None
 
 
-def judge(facts: VerdictFacts, repairs: Sequence[Repair]) -> Judgement:
+def judge(facts: VerdictFacts, repairs: Sequence[RunRepair]) -> Judgement:
     """Return the verdict for a partition, from a scan and the runs since then."""
     stop, blocking = facts.broker_stop, facts.blocking
     if facts.never is not None:
@@ -340,7 +327,7 @@ def judge(facts: VerdictFacts, repairs: Sequence[Repair]) -> Judgement:
     return _answer(Verdict.BLOCKED, repaired or stop)
 
 
-def _after_repairs(stop: Stop, facts: VerdictFacts, repairs: Sequence[Repair]) -> Stop | None:
+def _after_repairs(stop: Stop, facts: VerdictFacts, repairs: Sequence[RunRepair]) -> Stop | None:
     """Return ``stop`` with what is left to do after the runs; None if none has made all that is lost."""
     for repair in repairs:
         if not facts.lost or not facts.lost <= repair.offsets:

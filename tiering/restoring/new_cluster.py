@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from resnap.tiering.cluster_state.state import ClusterMetadata
+    from resnap.tiering.cluster_state.state import KnownMetadata
     from resnap.tiering.controller.metadata.records import MetadataRecord
 
 ANY: Final = "any"
@@ -250,7 +250,7 @@ def _is_of_topic(record: MetadataRecord) -> TypeGuard[ConfigRecord]:
     return isinstance(record, ConfigRecord) and record.resource_type == ResourceType.TOPIC
 
 
-def cluster_records(metadata: ClusterMetadata) -> list[MetadataRecord]:
+def cluster_records(metadata: KnownMetadata) -> list[MetadataRecord]:
     """Return the records of all but topics, and of single brokers, whose settings are of the lost machines."""
     quotas = [
         ClientQuotaRecord(

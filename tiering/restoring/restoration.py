@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.disk import FileDigest
-    from resnap.storage.layouts.segments import PartitionFacts
+    from resnap.storage.layouts.segments import ManifestRecords
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.log.producer_snapshot import ProducerEntry
@@ -104,7 +104,7 @@ class Replaced(NamedTuple):
 
 def restoration_of(
     partition: PartitionDir,
-    facts: PartitionFacts,
+    facts: ManifestRecords,
     sources: Sources,
     topic_id: str | None,
     replaced: Mapping[str, Replaced],
@@ -132,7 +132,7 @@ def restoration_of(
 
 
 def _files(
-    partition: PartitionDir, facts: PartitionFacts, sources: Sources, replaced: Mapping[str, Replaced]
+    partition: PartitionDir, facts: ManifestRecords, sources: Sources, replaced: Mapping[str, Replaced]
 ) -> Iterator[ShippedFile]:
     def shipped(name: str, locator: str, size_bytes: int) -> ShippedFile:
         return ShippedFile(

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.lineage import Span
 
 
-class Verdict(Enum):
+class PlacementVerdict(Enum):
     """The decision on a candidate."""
 
     PLACED = "placed"
@@ -45,7 +45,7 @@ class Verdict(Enum):
     """One below it has no place, or those above it do not lead to what the store holds."""
 
 
-class Step(NamedTuple):
+class PlacedCandidate(NamedTuple):
     """A placed candidate, and the one that must be shipped before it; both by index."""
 
     candidate: int
@@ -56,8 +56,8 @@ class Step(NamedTuple):
 class Placement:
     """The decision on each candidate."""
 
-    verdicts: tuple[Verdict, ...]
-    steps: tuple[Step, ...]
+    verdicts: tuple[PlacementVerdict, ...]
+    steps: tuple[PlacedCandidate, ...]
     """What is placed, in the order in which it is to become visible."""
     is_attached: bool
     """Whether all that is missing follows on what is stored; else the answer depends on knowing all that is below."""
@@ -102,17 +102,17 @@ class _Fold:
     """Where those that were placed end or begin."""
     bridge: list[int] = field(default_factory=list)
     """Held in other pieces, from the last offset that is led to up to here."""
-    verdicts: list[Verdict] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    verdicts: list[PlacementVerdict] = field(default_factory=list)
+    steps: list[PlacedCandidate] = field(default_factory=list)
     is_attached: bool = True
 
     def take(self, index: int) -> None:
         """Decide on the next candidate, and those that depend on it."""
         span = self.candidates[index]
         if index in self.unfit:
-            self._refuse(Verdict.UNFIT)
+            self._refuse(PlacementVerdict.UNFIT)
         elif span in self.stored.spans:
-            self.verdicts.append(Verdict.HELD)
+            self.verdicts.append(PlacementVerdict.HELD)
             self.is_parted, self.bridge = False, []
         elif self.stored.cover(span._replace(start=max(span.start, self.log_start))):
             self._hold(index)
@@ -128,21 +128,21 @@ class _Fold:
             self.bridge = [index]
         else:
             self.bridge = [*self.bridge, index] if self._follows_bridge(index) else []
-        self.verdicts.append(Verdict.HELD)
+        self.verdicts.append(PlacementVerdict.HELD)
         self.is_parted = False
 
     def _find_place(self, index: int) -> None:
         span = self.candidates[index]
         if self._covers_a_beginning(span):
-            self._refuse(Verdict.COVERS_A_BEGINNING)
+            self._refuse(PlacementVerdict.COVERS_A_BEGINNING)
         elif self._is_led_to(span.start):
             self._place([index])
         elif self._follows_bridge(index):
             self._place([*self.bridge, index])
         elif self.stored.touch_from_below(span.start):
-            self._refuse(Verdict.BEGINS_INSIDE)
+            self._refuse(PlacementVerdict.BEGINS_INSIDE)
         elif self.is_parted:
-            self._refuse(Verdict.LEAVES_A_GAP)
+            self._refuse(PlacementVerdict.LEAVES_A_GAP)
         else:
             self._begin_stretch(index)
 
@@ -155,10 +155,10 @@ class _Fold:
             return
         run = self._run_to(index, beginning)
         if self.candidates[run[-1]].end != beginning:
-            self.verdicts += [Verdict.LEAVES_A_GAP] * len(run)
+            self.verdicts += [PlacementVerdict.LEAVES_A_GAP] * len(run)
             return
-        self.verdicts += [Verdict.PLACED] * len(run)
-        self.steps += [Step(index, index + 1 if index != run[-1] else None) for index in reversed(run)]
+        self.verdicts += [PlacementVerdict.PLACED] * len(run)
+        self.steps += [PlacedCandidate(index, index + 1 if index != run[-1] else None) for index in reversed(run)]
         self.is_parted, self.bridge = False, []
 
     def _run_to(self, index: int, offset: int) -> list[int]:
@@ -172,11 +172,11 @@ class _Fold:
 
     def _place(self, run: list[int]) -> None:
         """Place ``run``, whose candidates but the last one counted as held."""
-        self.verdicts.append(Verdict.PLACED)
+        self.verdicts.append(PlacementVerdict.PLACED)
         for index in run:
             span = self.candidates[index]
-            self.verdicts[index] = Verdict.PLACED
-            self.steps.append(Step(index, index - 1 if self._rests_on_the_one_below(index) else None))
+            self.verdicts[index] = PlacementVerdict.PLACED
+            self.steps.append(PlacedCandidate(index, index - 1 if self._rests_on_the_one_below(index) else None))
             self.led_to |= {span.start, span.end}
         self.is_parted, self.bridge = False, []
 
@@ -205,7 +205,7 @@ class _Fold:
     def _follows_bridge(self, index: int) -> bool:
         return bool(self.bridge) and self.bridge[-1] == index - 1 and self._follows(index)
 
-    def _refuse(self, verdict: Verdict) -> None:
+    def _refuse(self, verdict: PlacementVerdict) -> None:
         self.verdicts.append(verdict)
         self.is_parted, self.bridge = True, []
         self.is_attached = False

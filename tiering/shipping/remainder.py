@@ -14,14 +14,14 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
-from resnap.storage.layouts.lineage import Piece, Span, chain_of, shared_batch, stored_piece
+from resnap.storage.layouts.lineage import OpenableSegment, Span, chain_of, openable_segment, shared_batch
 from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.partition_dir import SnapshotFile
 from resnap.storage.packed import pack_all
 from resnap.storage.sources.files import GONE, PLAIN
 from resnap.tiering.judging.eligibility import end_of
 from resnap.tiering.judging.refusal import Reason, refuse
-from resnap.tiering.shipping.placement import Placement, Verdict, place
+from resnap.tiering.shipping.placement import Placement, PlacementVerdict, place
 from resnap.tiering.shipping.segment_bundle import EpochHistory, LeaderEpochsUnknownError
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from resnap.tiering.shipping.shipped import Neighbours, ShippedTopic
 
 _WHY: Final = {
-    Verdict.BEGINS_INSIDE: "it begins inside {there}, and no boundary below it is in both logs",
-    Verdict.COVERS_A_BEGINNING: "it would hide the beginning of {there}",
-    Verdict.LEAVES_A_GAP: "it would leave a gap between it and {there}",
+    PlacementVerdict.BEGINS_INSIDE: "it begins inside {there}, and no boundary below it is in both logs",
+    PlacementVerdict.COVERS_A_BEGINNING: "it would hide the beginning of {there}",
+    PlacementVerdict.LEAVES_A_GAP: "it would leave a gap between it and {there}",
 }
 _OTHER_BOUNDARIES: Final = (
     "the logs agree, but the store has other segment boundaries: continue with the log dir that shipped them, or"
@@ -118,7 +118,7 @@ def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedT
     gone = [
         segment
         for segment, verdict in zip(candidates.segments, judged.placement.verdicts, strict=True)
-        if end_of(segment) <= start and verdict is not Verdict.HELD
+        if end_of(segment) <= start and verdict is not PlacementVerdict.HELD
     ]
     if not gone:
         return None
@@ -158,7 +158,7 @@ class _Judged(NamedTuple):
         return Remainder(
             candidates=replace(candidates.also_refusing(refused), segments=pack_all(left, "base_offset")),
             order=tuple(order),
-            already=placement.verdicts.count(Verdict.HELD),
+            already=placement.verdicts.count(PlacementVerdict.HELD),
             failures=(*unread, *missing),
             unsettled=tuple(segments[index] for index in sorted(self.failures)),
             held=tuple(self._of_this_log()),
@@ -172,18 +172,17 @@ class _Judged(NamedTuple):
 
         Where the same log has only other boundaries here, they are of it, whether or not the candidate has a place.
         """
-        foreign = [
-            span for span, verdict in zip(self.spans, self.placement.verdicts, strict=True) if verdict is Verdict.UNFIT
-        ]
+        judged = zip(self.spans, self.placement.verdicts, strict=True)
+        foreign = [span for span, verdict in judged if verdict is PlacementVerdict.UNFIT]
         for shipped in chain_of(sorted(self.beside.segments, key=lambda one: (one.made[0], one.manifest_key))):
             if not any(span.start < shipped.next_base_offset and shipped.base_offset < span.end for span in foreign):
                 yield shipped
 
-    def _hint(self, index: int, verdict: Verdict) -> str | None:
+    def _hint(self, index: int, verdict: PlacementVerdict) -> str | None:
         """Return the hint if the leader epochs are those of one log; None for the usual hint on two histories."""
         return _OTHER_BOUNDARIES if verdict in _WHY and index not in self.foreign else None
 
-    def _why(self, index: int, verdict: Verdict) -> str:
+    def _why(self, index: int, verdict: PlacementVerdict) -> str:
         if index in self.foreign:
             return self.foreign[index]
         start, end = self.spans[index]
@@ -292,7 +291,7 @@ def _of_other_topics(
         return sources.open(path)
 
     local = [
-        Piece(segment.base_offset, segment.next_base_offset, partial(opened, segment.path))
+        OpenableSegment(segment.base_offset, segment.next_base_offset, partial(opened, segment.path))
         for segment in partition.segments
     ]
     found: dict[str, str] = {}
@@ -301,7 +300,7 @@ def _of_other_topics(
         if topic_id is not None and partition.topic_id is not None:
             continue
         segments = sorted(group, key=attrgetter("base_offset"))
-        there = [stored_piece(shipped.store, segment.log_key, *_span(segment)) for segment in segments]
+        there = [openable_segment(shipped.store, segment.log_key, *_span(segment)) for segment in segments]
         shared = shared_batch(local, there)
         if shared is not None and not shared.is_same:
             span = f"[{shared.there.base_offset}, {shared.there.next_base_offset}) of the store"

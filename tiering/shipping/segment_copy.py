@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from resnap.replay.comparison import Verdict
+from resnap.replay.comparison import SOUND, SnapshotVerdict
 from resnap.replay.plan import Coverage
 from resnap.replay.staging import digest_of, snapshot_key
 from resnap.storage.crc32c import crc32c
@@ -101,7 +101,7 @@ def choose_snapshot(
     if own is None or result.comparison is None:
         return rebuilt_snapshot(topic_partition, result, rules, staged)
     entries = read_snapshot(own)
-    is_proven = result.coverage is Coverage.WINDOW and result.comparison.verdict is Verdict.PROVEN
+    is_proven = result.coverage is Coverage.WINDOW and result.comparison.verdict is SnapshotVerdict.PROVEN
     how = SnapshotHow.PROVEN if is_proven else SnapshotHow.KEPT
     body = own if as_found else snapshot_bytes(entries.values())
     return ChosenSnapshot(body=body, origin=_origin(result, rules, how, len(entries)))
@@ -122,7 +122,7 @@ def rebuilt_snapshot(
 def _own_snapshot(result: BoundaryResult, sources: Sources) -> bytes | None:
     """Return the broker's own snapshot if the replay contradicts none of its entries and the file is unchanged."""
     path, comparison = result.boundary.existing, result.comparison
-    if path is None or comparison is None or comparison.verdict not in {Verdict.PROVEN, Verdict.UNPROVEN}:
+    if path is None or comparison is None or comparison.verdict not in SOUND:
         return None
     try:
         data = sources.read(path)

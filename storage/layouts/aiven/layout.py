@@ -56,8 +56,8 @@ from resnap.storage.layouts.manifest import ObjectKind, random_blanks
 from resnap.storage.layouts.segments import (
     BrokersObject,
     Deletion,
+    ManifestRecords,
     NewObject,
-    PartitionFacts,
     Rewritten,
     SegmentIdentity,
     SegmentObjects,
@@ -169,10 +169,10 @@ class Aiven:
         forget_segments()
         return list_copies(store, wants, within)
 
-    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> PartitionFacts:  # noqa: ARG002 - no digests
+    def manifest_records(self, store: ObjectStore, partition: PartitionDir) -> ManifestRecords:  # noqa: ARG002 - no digests
         """Return where the leader epochs of all segments are stored."""
         checkpoints = (segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT) for segment in partition.segments)
-        return PartitionFacts(leader_epochs=tuple(checkpoints), digests={})
+        return ManifestRecords(leader_epochs=tuple(checkpoints), digests={})
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:  # noqa: ARG002 - ids are its own
         """Return log and indexes of ``segment`` in their stored form, its origin, and its manifest."""

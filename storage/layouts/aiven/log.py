@@ -32,7 +32,7 @@ from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, read_origin
 from resnap.storage.layouts.stored_log import (
     ListedSegment,
-    LogSegment,
+    ManifestSegment,
     all_read,
     closed_segment,
     end_snapshot,
@@ -202,7 +202,7 @@ def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment:
         )
 
 
-def _chain(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> list[LogSegment]:
+def _chain(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> list[ManifestSegment]:
     """Return the segments in offset order; of several with the same offsets the one copied last.
 
     Raises:
@@ -229,13 +229,13 @@ def _chain(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> l
     return [newest[offsets] for offsets in sorted(newest)]
 
 
-def log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], copied: AivenSegment) -> LogSegment:
+def log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], copied: AivenSegment) -> ManifestSegment:
     """Return the segment as part of a log dir at ``root``; all its objects are in ``infos``."""
     facts, stem = copied.facts, f"{root}/{copied.place.key.removesuffix(f'.{MANIFEST}')}"
     log, indexes = infos[copied.place.beside(LOG)], infos[copied.place.beside(INDEXES)]
     sizes = {kind: index_size(copied.manifest, kind) for kind in ObjectKind if kind in INDEX_NAMES}
     snapshot_bytes = sizes[ObjectKind.SNAPSHOT] or 0
-    return LogSegment(
+    return ManifestSegment(
         facts,
         closed_segment(facts, Member(stem, LOG).locator, log, sizes | {ObjectKind.LOG: facts.log_bytes}),
         end_snapshot(facts, Member(stem, ObjectKind.SNAPSHOT).locator, indexes, snapshot_bytes),

@@ -19,7 +19,7 @@ from resnap.storage.layouts.flat import keys
 from resnap.storage.layouts.flat.listing import (
     list_shipped,
     listing_prefix,
-    partition_facts,
+    manifest_records,
     shipped_log_dir,
     unnamed_objects,
 )
@@ -99,7 +99,7 @@ class Flat:
     remedy: str = "see `resnap verify URL`; delete the manifest to ship the segment again"
     log_key = staticmethod(log_key)
     listing = staticmethod(list_shipped)
-    manifest_records = staticmethod(partition_facts)
+    manifest_records = staticmethod(manifest_records)
     unnamed_objects = staticmethod(unnamed_objects)
 
     def is_key(self, key: str) -> bool:

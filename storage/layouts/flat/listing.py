@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.disk import FileDigest
 from resnap.storage.errors import FormatError, ObjectNotFoundError, VerificationError, in_file
 from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, parse_key, segment_of_manifest
-from resnap.storage.layouts.lineage import shared_batch, stored_piece
+from resnap.storage.layouts.lineage import openable_segment, shared_batch
 from resnap.storage.layouts.local_tiered import EXTENSIONS, BrokersFolders
 from resnap.storage.layouts.manifest import TOMBSTONE, Manifest, ObjectKind, read_manifest
-from resnap.storage.layouts.segments import PartitionFacts, StoredManifest, Unnamed
+from resnap.storage.layouts.segments import ManifestRecords, StoredManifest, Unnamed
 from resnap.storage.layouts.stored_log import (
     ListedSegment,
-    LogSegment,
+    ManifestSegment,
     closed_segment,
     end_snapshot,
     stored_log_dir,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.layouts.flat.keys import FlatKey
-    from resnap.storage.layouts.lineage import Piece, SharedBatch
+    from resnap.storage.layouts.lineage import OpenableSegment, SharedBatch
     from resnap.storage.layouts.manifest import ManifestObject
     from resnap.storage.log.log_dir import Incomplete, LogDir
     from resnap.storage.log.partition_dir import PartitionDir
@@ -144,13 +144,13 @@ def _compare_all(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[Fl
     return shared_batch(_pieces_at(store, here), _pieces_at(store, there))
 
 
-def _pieces_at(store: ObjectStore, places: Iterable[FlatKey]) -> list[Piece]:
+def _pieces_at(store: ObjectStore, places: Iterable[FlatKey]) -> list[OpenableSegment]:
     """Return the segments at ``places`` whose manifests can be read."""
     pieces = []
     for place in places:
         with suppress(FormatError, ObjectNotFoundError):  # reading the partition reports it
             manifest = read_manifest(store.get(place.key))
-            pieces.append(stored_piece(store, manifest.log.key, manifest.base_offset, manifest.next_base_offset))
+            pieces.append(openable_segment(store, manifest.log.key, manifest.base_offset, manifest.next_base_offset))
     return pieces
 
 
@@ -215,7 +215,7 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
     return FlatListing(store, manifests, sizes, topic_ids)
 
 
-def partition_facts(store: ObjectStore, partition: PartitionDir) -> PartitionFacts:
+def manifest_records(store: ObjectStore, partition: PartitionDir) -> ManifestRecords:
     """Return the digests of all files of ``partition``, and what brokers tiered beside its segments."""
     manifests = []
     for locator in filter(None, (segment.manifest for segment in partition.segments)):
@@ -223,7 +223,7 @@ def partition_facts(store: ObjectStore, partition: PartitionDir) -> PartitionFac
             manifests.append(read_manifest(store.get(locator.removeprefix(f"{store.url}/"))))
     entries = [entry for manifest in manifests for entry in manifest.objects]
     checkpoints = [entry.key for entry in entries if entry.kind is ObjectKind.LEADER_EPOCH_CHECKPOINT]
-    return PartitionFacts(
+    return ManifestRecords(
         leader_epochs=tuple(f"{store.url}/{key}" for key in checkpoints),
         digests={f"{store.url}/{one.key}": FileDigest(size_bytes=one.size_bytes, sha256=one.sha256) for one in entries},
         passed_over=tuple(BrokersFolders(store).without_manifest(manifests)),
@@ -372,7 +372,7 @@ def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> Ob
     return None
 
 
-def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], key: str, manifest: Manifest) -> LogSegment:
+def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], key: str, manifest: Manifest) -> ManifestSegment:
     facts, sizes = manifest.facts, {entry.kind: entry.size_bytes for entry in manifest.objects}
     log = infos[manifest.log.key]
     snapshot = infos.get(facts.snapshot_key) or replace(log, key=facts.snapshot_key, size_bytes=0, etag="")
@@ -380,7 +380,7 @@ def _log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], key: str, man
         None if entry is None else str(root / entry.key)
         for entry in (manifest.object(ObjectKind.TXN_INDEX), manifest.object(ObjectKind.LEADER_EPOCH_CHECKPOINT))
     )
-    return LogSegment(
+    return ManifestSegment(
         facts,
         replace(
             closed_segment(facts, str(root / log.key), log, sizes),

@@ -9,7 +9,7 @@ import pytest
 from resnap.scheduler.runs.scans import PartitionFilter, Scans
 from resnap.scheduler.state.database import Database
 from resnap.scheduler.verbs.scan import facts_in
-from resnap.tiering.judging.readiness import Repair, Verdict, judge
+from resnap.tiering.judging.readiness import RunRepair, Verdict, judge
 from resnap.tiering.judging.refusal import UnblockedBy
 from tests.cases import each
 
@@ -44,8 +44,8 @@ def row(*lost: int, stop: object = STOP, blocking: object = None, compaction: st
     }
 
 
-def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Repair:
-    return Repair(how=how, destination="/out", offsets=frozenset(offsets), run_id="r", at_ms=1)
+def made(how: Literal["regenerated", "shipped"], *offsets: int) -> RunRepair:
+    return RunRepair(how=how, destination="/out", offsets=frozenset(offsets), run_id="r", at_ms=1)
 
 
 @each(
@@ -68,7 +68,9 @@ def made(how: Literal["regenerated", "shipped"], *offsets: int) -> Repair:
         (row(10, stop=OLD, blocking=OLD), [made("shipped", 10)], UnblockedBy.ANNOUNCE, "leader-epochs-unknown"),
     ],
 )
-def test_the_answer(seen: Row, repairs: Sequence[Repair], unblocked_by: UnblockedBy | None, reason: str | None) -> None:
+def test_the_answer(
+    seen: Row, repairs: Sequence[RunRepair], unblocked_by: UnblockedBy | None, reason: str | None
+) -> None:
     judgement = judge(facts_in(seen), repairs)
     assert (judgement.unblocked_by, judgement.reason) == (unblocked_by, reason)
     assert judgement.next_step

@@ -14,8 +14,8 @@ from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.cluster_state.group_offsets import CommittedOffset, OffsetsPartition
 from resnap.tiering.cluster_state.state import (
-    ClusterMetadata,
     ClusterState,
+    KnownMetadata,
     KnownTopic,
     delete_older,
     keep_state,
@@ -42,7 +42,7 @@ CREDENTIALS: Final = st.builds(
     iterations=INT32,
 )  # fmt: skip
 METADATA: Final = st.builds(
-    ClusterMetadata,
+    KnownMetadata,
     offset=INT64,
     topics=st.dictionaries(TEXT, st.builds(KnownTopic, topic_id=TEXT, partitions=INT32), max_size=3),
     configs=st.dictionaries(st.builds(ConfigResource, INT8, TEXT), MAP, max_size=3),
@@ -122,7 +122,7 @@ def test_a_document_is_plain_json() -> None:
 
 
 def test_a_document_without_share_groups_and_names_of_users_is_read() -> None:
-    metadata = ClusterMetadata(offset=9, topics={}, configs={}, quotas={}, access_control_entries=())
+    metadata = KnownMetadata(offset=9, topics={}, configs={}, quotas={}, access_control_entries=())
     state = replace(EMPTY, offsets=(knows(0, 10),), metadata=metadata)
     document = json.loads(write_state(state))
     del document["offsets"][0]["shareGroups"], document["metadata"]["scramLeftOut"], document["crc32c"]
@@ -138,8 +138,8 @@ def test_each_partition_is_taken_from_the_node_that_knows_most_of_it() -> None:
 
 
 def test_metadata_are_taken_from_the_node_that_has_read_most_of_them() -> None:
-    def known(offset: int) -> ClusterMetadata:
-        return ClusterMetadata(offset=offset, topics={}, configs={}, quotas={}, access_control_entries=())
+    def known(offset: int) -> KnownMetadata:
+        return KnownMetadata(offset=offset, topics={}, configs={}, quotas={}, access_control_entries=())
 
     later = replace(EMPTY, node_id=2, taken_ms=EMPTY.taken_ms + 1)
     assert merge_documents([replace(EMPTY, metadata=known(9)), replace(later, metadata=known(5))]).metadata == known(9)
@@ -148,7 +148,7 @@ def test_metadata_are_taken_from_the_node_that_has_read_most_of_them() -> None:
 
 def test_of_equal_metadata_those_with_their_secrets_are_taken() -> None:
     told, read = (
-        ClusterMetadata(offset=9, topics={}, configs={}, quotas={}, access_control_entries=(), secrets_left_out=secrets)
+        KnownMetadata(offset=9, topics={}, configs={}, quotas={}, access_control_entries=(), secrets_left_out=secrets)
         for secrets in (1, 0)
     )
     states = [replace(EMPTY, node_id=None, metadata=told), replace(EMPTY, metadata=read)]
@@ -157,7 +157,7 @@ def test_of_equal_metadata_those_with_their_secrets_are_taken() -> None:
 
 def test_credentials_are_taken_from_an_older_state_of_the_users_that_there_still_are() -> None:
     def known(offset: int, **own: Any) -> ClusterState:
-        metadata = ClusterMetadata(offset=offset, topics={}, configs={}, quotas={}, access_control_entries=(), **own)
+        metadata = KnownMetadata(offset=offset, topics={}, configs={}, quotas={}, access_control_entries=(), **own)
         return replace(EMPTY, metadata=metadata)
 
     older, newer, removed = (

@@ -20,7 +20,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from resnap.tiering.controller.transactions.metadata import DONE, PREPARED, TransactionState
-from resnap.tiering.controller.transactions.state_log import History
+from resnap.tiering.controller.transactions.state_log import StateHistory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ class OpenTransaction:
     """Timestamp of its first batch, where that was read."""
     owner: TransactionMetadata | None = None
     """The transactional id that has the producer id, where that is known."""
-    history: History = field(default_factory=History)
+    history: StateHistory = field(default_factory=StateHistory)
     """The steps of its owner, where ``__transaction_state`` is at hand."""
     markers: Markers | None = None
     """None where the log was not read."""

@@ -158,7 +158,7 @@ def _decode_key(cursor: Cursor) -> str | None:
 
 
 @dataclass(slots=True, kw_only=True)
-class History:
+class StateHistory:
     """The steps of a transactional id, without a gap up to the last."""
 
     steps: list[TransactionMetadata] = field(default_factory=list)
@@ -173,7 +173,7 @@ class TransactionStates:
     transactions: Mapping[str, TransactionMetadata] = field(default_factory=dict)
     unknown: int = 0
     """Records of versions that came after this release, which are skipped."""
-    histories: Mapping[str, History] = field(default_factory=dict)
+    histories: Mapping[str, StateHistory] = field(default_factory=dict)
     """The records that are left of each transactional id whose steps were asked for."""
 
     def by_producer_id(self) -> dict[int, TransactionMetadata]:
@@ -185,10 +185,10 @@ class TransactionStates:
                     found.setdefault(producer_id, transaction)
         return found | {transaction.producer_id: transaction for transaction in self.transactions.values()}
 
-    def history_of(self, producer_id: int) -> History:
+    def history_of(self, producer_id: int) -> StateHistory:
         """Return the steps of the transactional id that has a producer id; none if they were not asked for."""
         owner = self.by_producer_id().get(producer_id)
-        return self.histories.get("" if owner is None else owner.transactional_id, History(is_whole=False))
+        return self.histories.get("" if owner is None else owner.transactional_id, StateHistory(is_whole=False))
 
 
 def read_transaction_states(log_dirs: Iterable[Path], *, steps_of: Collection[int] = ()) -> TransactionStates:
@@ -203,7 +203,7 @@ def read_transaction_states(log_dirs: Iterable[Path], *, steps_of: Collection[in
     """
     listed = [load_topic(path, TRANSACTION_TOPIC) for path in log_dirs]
     found: dict[str, TransactionMetadata] = {}
-    histories: dict[str, History] = {}
+    histories: dict[str, StateHistory] = {}
     unknown = 0
     for partition in partitions_of(TRANSACTION_TOPIC, listed).values():
         unknown += _fold(partition, found, histories, steps_of)
@@ -225,12 +225,12 @@ def transactional_ids(log_dir: Place) -> dict[int, str]:
 def _fold(
     partition: PartitionDir,
     into: dict[str, TransactionMetadata],
-    histories: dict[str, History],
+    histories: dict[str, StateHistory],
     steps_of: Collection[int],
 ) -> int:
     """Apply the last record of each transactional id, and return how many could not be parsed."""
     unknown = next_offset = 0
-    here: dict[str, History] = {}
+    here: dict[str, StateHistory] = {}
     is_whole = True
     with in_file(str(partition.path)):
         for placed in read_partition(partition):
@@ -250,6 +250,6 @@ def _fold(
                 step = transaction_of(decoded.transactional_id, decoded.value)
                 into[decoded.transactional_id] = step
                 if not {step.producer_id, step.previous_producer_id, step.next_producer_id}.isdisjoint(steps_of):
-                    here.setdefault(decoded.transactional_id, History(is_whole=is_whole)).steps.append(step)
+                    here.setdefault(decoded.transactional_id, StateHistory(is_whole=is_whole)).steps.append(step)
     histories |= here
     return unknown
