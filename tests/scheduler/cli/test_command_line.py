@@ -354,7 +354,7 @@ def test_an_error_that_was_printed_never_ends_with_0(
     @with_settings()
     def go(run: Invocation) -> None:
         for error in errors:
-            run.error(error)
+            run.failures.report(error)
         run.partly_done = partly_done
 
     assert commands.run(go) == expected
@@ -366,7 +366,7 @@ def test_an_error_that_ends_a_command_gives_its_exit_code(
 ) -> None:
     @with_settings()
     def go(run: Invocation) -> None:
-        run.error(StoreError("one"))
+        run.failures.report(StoreError("one"))
         raise StalePlanError("two", hint="wait")
 
     assert commands.run(go) == 1
