@@ -286,7 +286,7 @@ class CachedPartition:
 
     def compressed(self) -> CachedPartition:
         """Return the same in a fifth of the memory."""
-        return replace(self, found=Compressed(self._found))
+        return self if isinstance(self.found, Compressed) else replace(self, found=Compressed(self.found))
 
     @property
     def is_same_directory(self) -> bool:
