@@ -18,7 +18,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from resnap.replay.kernel.compiling import compiled, inlined, record_at, store_16, store_32, store_64
-from resnap.replay.kernel.fold import FREE, find_slot, newest_since, push_clock, record_of_fold, row_at
+from resnap.replay.kernel.fold import (
+    FREE,
+    MANY_SLOTS,
+    find_slot,
+    newest_since,
+    prefetch_row,
+    prefetch_slot,
+    push_clock,
+    record_of_fold,
+    row_at,
+)
 from resnap.replay.kernel.summary import NONE
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
@@ -34,6 +44,8 @@ ORDER_DTYPE: Final = np.dtype([("row", "i8")])
 """The number of the row at a place."""
 IN_DOUBT: Final = -1
 _NOBODY: Final = -1
+_AHEAD: Final = 16
+"""Rows by which slots are fetched in advance; the rows they name by half as many."""
 _order_at = record_at(ORDER_DTYPE)
 _ENTRY_BYTES: Final = ENTRY_DTYPE.itemsize
 _offsets: Final = {name: ENTRY_DTYPE.fields[name][1] for name in ENTRY_DTYPE.names or ()}  # type: ignore[index]
@@ -51,8 +63,12 @@ def append_piece(rows_at: int, count: int, clock_ms: int, joined_at: int, fold_a
     """Compose ``count`` rows onto the table, which must have room for all of them and for a clock."""
     fold = record_of_fold(fold_at, 0)
     piece = fold.events
+    fetched = count - _AHEAD if fold.slot_room >= MANY_SLOTS else 0
     for number in range(count):
         later = row_at(rows_at, number)
+        if number < fetched:
+            prefetch_slot(fold, row_at(rows_at, number + _AHEAD).producer_id)
+            prefetch_row(fold, row_at(rows_at, number + _AHEAD // 2).producer_id)
         slot = find_slot(fold, later.producer_id)
         if slot.row == FREE:
             slot.row = fold.rows

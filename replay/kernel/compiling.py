@@ -15,9 +15,18 @@ try:
     import numba
 
     from resnap.replay.kernel.code_cache import CodeCache
-    from resnap.replay.kernel.machine import load_8, load_32, memcpy, record_at, store_16, store_32, store_64
+    from resnap.replay.kernel.machine import load_8, load_32, memcpy, prefetch, record_at, store_16, store_32, store_64
 except (ImportError, OSError, AttributeError) as error:
-    from resnap.replay.kernel.interpreted import load_8, load_32, memcpy, record_at, store_16, store_32, store_64
+    from resnap.replay.kernel.interpreted import (
+        load_8,
+        load_32,
+        memcpy,
+        prefetch,
+        record_at,
+        store_16,
+        store_32,
+        store_64,
+    )
 
     WHY_NOT: str | None = f"{type(error).__name__}: {error}"
 else:
@@ -27,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
-    "WHY_NOT", "compiled", "inlined", "load_8", "load_32", "memcpy", "record_at", "store_16", "store_32", "store_64",
+    "WHY_NOT", "compiled", "inlined", "load_8", "load_32", "memcpy", "prefetch", "record_at", "store_16", "store_32",
+    "store_64",
 ]  # fmt: skip
 
 F = TypeVar("F", bound="Callable[..., Any]")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from resnap.replay.kernel.compiling import compiled, inlined, record_at
+from resnap.replay.kernel.compiling import compiled, inlined, prefetch, record_at
 from resnap.replay.kernel.summary import EVENT_DTYPE, NONE, SUMMARY_DTYPE
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ FOLD_DTYPE: Final = np.dtype(
 a row that Kafka refuses."""
 SLOT_DTYPE: Final = np.dtype([("row", "i4"), ("tag", "i4")])
 """The number of a row, and the lower 31 bits of its producer id, which tell most other ids apart without the row."""
+_SLOT_BYTES: Final = SLOT_DTYPE.itemsize
+_ROW_BYTES: Final = SUMMARY_DTYPE.itemsize
+CACHE_LINE_BYTES: Final = 64
+MANY_SLOTS: Final = 1 << 16
+"""From so many slots on, slots and rows are fetched in advance: fewer stay in the processor's caches."""
 CLOCK_DTYPE: Final = np.dtype([("event", "i8"), ("clock_ms", "i8")])
 """An entry of the stack: the number of an event, and its clock."""
 FREE: Final = -1
@@ -56,11 +61,34 @@ _clock_at = record_at(CLOCK_DTYPE)
 
 
 @inlined
-def find_slot(fold: Record, producer_id: int) -> Record:
-    """Return the slot with the row of ``producer_id``, or the free slot for it."""
+def _first_slot(fold: Record, producer_id: int) -> int:
+    """Return the number of the slot where ``producer_id`` is, or the search for it begins."""
     spread = np.int64(np.uint64(producer_id >> _NEIGHBOURS) * _GOLDEN >> _HALF)
     # The upper bits decide, which are the well mixed ones.
-    number = (spread * (fold.slot_room >> _NEIGHBOURS) >> 32 << _NEIGHBOURS) + (producer_id & (1 << _NEIGHBOURS) - 1)
+    number: int = (spread * (fold.slot_room >> _NEIGHBOURS) >> 32 << _NEIGHBOURS) + (
+        producer_id & (1 << _NEIGHBOURS) - 1
+    )
+    return number
+
+
+@inlined
+def prefetch_slot(fold: Record, producer_id: int) -> None:
+    """Let the processor fetch where the search for ``producer_id`` begins."""
+    prefetch(fold.slots_at + _first_slot(fold, producer_id) * _SLOT_BYTES)
+
+
+@inlined
+def prefetch_row(fold: Record, producer_id: int) -> None:
+    """Let the processor fetch the row that is probably that of ``producer_id``."""
+    row = _slot_at(fold.slots_at, _first_slot(fold, producer_id)).row
+    prefetch(fold.rows_at + row * _ROW_BYTES)
+    prefetch(fold.rows_at + row * _ROW_BYTES + CACHE_LINE_BYTES)
+
+
+@inlined
+def find_slot(fold: Record, producer_id: int) -> Record:
+    """Return the slot with the row of ``producer_id``, or the free slot for it."""
+    number = _first_slot(fold, producer_id)
     tag = np.int32(producer_id & 0x7FFFFFFF)
     slot = _slot_at(fold.slots_at, number)
     while slot.row != FREE and (slot.tag != tag or row_at(fold.rows_at, slot.row).producer_id != producer_id):

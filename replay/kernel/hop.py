@@ -22,7 +22,15 @@ import numpy as np
 
 from resnap.replay.kernel.checksum import crc32c
 from resnap.replay.kernel.compiling import compiled, inlined
-from resnap.replay.kernel.fold import append_data, append_marker, has_room, record_of_fold
+from resnap.replay.kernel.fold import (
+    MANY_SLOTS,
+    append_data,
+    append_marker,
+    has_room,
+    prefetch_row,
+    prefetch_slot,
+    record_of_fold,
+)
 from resnap.replay.kernel.machine import (
     RWF_NOWAIT,
     Record,
@@ -117,6 +125,9 @@ MARKER: Final = 0
 """The kind of a control batch that ends a transaction; else its kind is ``TAKEN`` or ``ODD``."""
 BASE_TIMESTAMP_POSITION: Final = 27
 MAX_TIMESTAMP_POSITION: Final = 35
+PRODUCER_ID_POSITION: Final = 43
+_AHEAD: Final = 8
+"""Batches by which the slots of producers are fetched in advance; the rows they name by half as many."""
 _KEY_BYTES: Final = KEY.size
 _VALUE_BYTES: Final = MARKER_VALUE.size
 _UNSIGNED: Final = 0xFFFFFFFF
@@ -156,8 +167,8 @@ def header_of(batch: int) -> BatchHeader:
         load_8(batch, MAGIC_POSITION),
         load_16(batch, ATTRIBUTES_POSITION),
         load_32(batch, 23),
-        load_64(batch, 35),
-        load_64(batch, 43),
+        load_64(batch, MAX_TIMESTAMP_POSITION),
+        load_64(batch, PRODUCER_ID_POSITION),
         load_16(batch, 51),
         load_32(batch, 53),
         load_32(batch, 57),
@@ -390,7 +401,9 @@ def _note_size(scan: Record, mean_bytes: int, way: int) -> None:
 def _hop(address: int, room: int, filled: int, at: int, scan: Record, fold: Record) -> int:
     """Fold the batches in the ``filled`` bytes at ``address``; more may be read there, up to ``room`` bytes."""
     position = scan.position - at
+    near, far = _ahead(address, position if fold.slot_room >= MANY_SLOTS else filled, filled)
     while filled - position >= HEADER_BYTES:
+        near, far = _prefetch(address, near, far, filled, fold)
         batch = address + position
         header = header_of(batch)
         reason = check(header, scan, fold)
@@ -414,6 +427,34 @@ def _hop(address: int, room: int, filled: int, at: int, scan: Record, fold: Reco
         note(header, scan)
         position += header.size
     return MORE
+
+
+@inlined
+def _prefetch(address: int, near: int, far: int, filled: int, fold: Record) -> tuple[int, int]:
+    """Fetch the slot of the producer at ``far``, and the row of that at ``near``; return where the next ones are."""
+    if filled - far >= HEADER_BYTES:
+        prefetch_slot(fold, load_64(address, far + PRODUCER_ID_POSITION))
+        prefetch_row(fold, load_64(address, near + PRODUCER_ID_POSITION))
+    return _beyond(address, near, filled), _beyond(address, far, filled)
+
+
+@inlined
+def _ahead(address: int, position: int, filled: int) -> tuple[int, int]:
+    """Return where the batches begin that are half of ``_AHEAD``, and all of it, beyond the one at ``position``."""
+    near = far = position
+    for number in range(_AHEAD):
+        far = _beyond(address, far, filled)
+        near = far if number < _AHEAD // 2 else near
+    return near, far
+
+
+@inlined
+def _beyond(address: int, position: int, filled: int) -> int:
+    """Return where the batch after the one at ``position`` seems to begin, or ``filled``: nothing was checked yet."""
+    if filled - position < HEADER_BYTES:
+        return filled
+    size = LOG_OVERHEAD + load_32(address, position + LENGTH_POSITION)
+    return position + size if HEADER_BYTES <= size < filled - position else filled
 
 
 @inlined

@@ -47,6 +47,10 @@ def crc32c(address: int, length: int, checksum: int) -> int:
     return checksums.crc32c(ctypes.string_at(address, length), checksum)
 
 
+def prefetch(address: int) -> None:
+    """Do nothing: the interpreter takes longer than the memory."""
+
+
 memcpy: Any = ctypes.memmove
 store_16: Any = _store_big_endian(2)
 store_32: Any = _store_big_endian(4)

@@ -1,4 +1,4 @@
-"""Low-level operations that numba lacks: big-endian loads, the processor's CRC-32C, and file reads.
+"""Low-level operations that numba lacks: big-endian loads, the processor's CRC-32C, prefetching, and file reads.
 
 Addresses are not checked here: callers check every position against the available bytes before they load from it.
 """
@@ -107,6 +107,22 @@ def record_at(dtype: np.dtype[np.void]) -> Intrinsic:
         return kind(types.int64, types.int64), generate
 
     return intrinsic(locate)
+
+
+def _prefetch(typing: Any, address: Any) -> Any:  # noqa: ANN401, ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ANN401, ARG001
+        pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer, flag, flag, flag])
+        instruction = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
+        for_reading, in_all_caches, data = (flag(number) for number in (0, 3, 1))
+        builder.call(instruction, [builder.inttoptr(arguments[0], pointer), for_reading, in_all_caches, data])
+        return context.get_dummy_value()
+
+    return types.void(types.int64), generate
+
+
+prefetch: Intrinsic = intrinsic(_prefetch)
+"""``prefetch(address)``: the processor fetches that cache line meanwhile; nothing happens if there is no memory."""
 
 
 def _crc32(bits: int) -> Intrinsic:

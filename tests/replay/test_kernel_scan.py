@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.kernel import hop
+from resnap.replay.kernel.fold import MANY_SLOTS
 from resnap.replay.producer_state import ProducerStates
 from resnap.replay.scan import kernel_scan
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange
@@ -167,6 +168,37 @@ def test_a_part_of_a_segment_may_begin_and_end_at_any_batch(base: int, events: l
     for split in (lower, upper, whole):
         expected, found = both(first + second, split)
         assert found == expected
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a segment with more producers than have their slots fetched only when they are needed."""
+    ids = [*range(MANY_SLOTS // 3)] * 2
+    random.Random(1).shuffle(ids)
+    path, offset = tmp_path_factory.mktemp("many") / "0.log", 0
+    with path.open("wb") as file:
+        for number, producer_id in enumerate(ids):
+            records = 1 + number % 5 // 4 * 8
+            file.write(
+                a_batch(offset=offset, producer_id=producer_id, records=records)
+                if number % 7
+                else a_marker(offset=offset, producer_id=producer_id)
+            )
+            offset += records if number % 7 else 1
+    return path
+
+
+@pytest.mark.parametrize("block_bytes", [BLOCK_SIZES[-1], kernel_scan.BLOCK_BYTES])
+def test_producers_whose_slots_are_fetched_in_advance_are_folded_alike(block_bytes: int, many: Path) -> None:
+    data = many.read_bytes()
+    split = a_split(len(data))
+    expected = _found(
+        lambda facts: plain_pieces(BytesReader(data), split, SILENCE_MS, facts, Reading().producers_per_task)
+    )
+    assert len(expected.pieces[0][0]) == MANY_SLOTS // 3, "a table has at least two slots for each"
+    assert by_kernel(BytesReader(data), split, block_bytes=block_bytes) == expected
+    with FileReader(str(many)) as reader:
+        assert by_kernel(reader, split, block_bytes=block_bytes) == expected
 
 
 def segments_of_fixtures(root: Path) -> Iterator[Path]:

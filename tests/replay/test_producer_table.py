@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.replay.kernel.fold import MANY_SLOTS
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
 from resnap.replay.scan.producer_table import ProducerTable
 from resnap.replay.scan.splits import Piece
@@ -81,6 +82,14 @@ def test_tables_of_many_producers_grow_and_stay_in_order(seed: int, share: float
         table.append(piece)
         if number % 3 != 1:
             assert held(table) == contents(expected)
+
+
+def test_a_table_whose_slots_are_fetched_in_advance_holds_what_joining_its_pieces_gives() -> None:
+    pieces = many_pieces(1, producers=MANY_SLOTS // 3, pieces=3, share=0.9)
+    table = ProducerTable(1)
+    for piece in pieces:
+        table.append(piece)
+    assert held(table) == contents(reduce(lambda one, other: join(one, other, 1), pieces))
 
 
 def test_appending_changes_no_piece() -> None:
