@@ -28,6 +28,8 @@ TIERED_STORAGE: Final = "org.apache.kafka.server.log.remote.storage.LocalTieredS
 SMALL: Final = {
     "2.7.2": ("segment.bytes=16384", "index.interval.bytes=1024"),
     "3.9.1": ("segment.bytes=16384", "index.interval.bytes=1024"),
+    "3.6.2": ("segment.bytes=16384", "index.interval.bytes=1024"),
+    "3.8.1": ("segment.bytes=16384", "index.interval.bytes=1024"),
     "4.1.1": ("internal.segment.bytes=16384", "index.interval.bytes=1024"),  # segment.bytes has a minimum of 1 MiB
     "4.4.0": ("internal.segment.bytes=16384", "index.interval.bytes=1024"),
 }

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.kafka
 
-OLDER: Final = [pytest.param(version, marks=pytest.mark.heavy) for version in ("3.9.1", "4.1.1")]
+OLDER: Final = [pytest.param(version, marks=pytest.mark.heavy) for version in ("3.6.2", "3.8.1", "3.9.1", "4.1.1")]
 JSON: Final = ("--output", "json")
 PUBLISH: Final = 1
 """The later block of either section."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from kafka import KafkaAdminClient
+from kafka import KafkaAdminClient, KafkaConsumer
+from kafka import TopicPartition as Place
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
+from kafka.structs import OffsetAndMetadata
 
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.replica_comparison import ReplicaProducers, describe_producers
-from tests.kafka.brokers import Broker, eventually, zookeeper
+from tests.kafka.brokers import Broker, eventually, tiering, zookeeper
 from tests.kafka.raw_client import RawClient
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ pytestmark = pytest.mark.kafka
 
 TOPIC: Final = "payments"
 EXPIRATION: Final = "producer.id.expiration.ms"
+HEAVY: Final = [pytest.param(version, marks=pytest.mark.heavy) for version in ("2.7.2", "3.8.1")]
 FROM_FIRST: Final = "broker 1 of the running cluster: server-properties"
 
 
@@ -78,6 +82,44 @@ def test_a_broker_too_old_to_be_asked_is_reported_and_files_are_used(
         "broker 1 of the running cluster: brokers before 3.4 use transactional.id.expiration.ms, default",
     )
     assert "broker does not support the 'DescribeProducersRequest" in str(caught.value)
+
+
+@pytest.mark.parametrize("version", [*HEAVY, "3.6.2"])
+def test_clusters_of_older_releases_answer_every_command_that_asks_them(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path, version: str
+) -> None:
+    older, store = release(version), tmp_path / "store"
+    (tmp_path / "remote").mkdir()
+    with nullcontext(None) if older.line >= (3, 6) else zookeeper(older, tmp_path / "zookeeper") as address:
+        settings = tiering(tmp_path / "remote") if older.line >= (3, 6) else {}
+        broker = Broker(older, [tmp_path / "data"], settings, zookeeper=address)
+        with broker.running():
+            broker.drive("create", TOPIC, 1, "segment.bytes=16384", "index.interval.bytes=1024")
+            broker.drive("append", TOPIC, 0, 40)
+            for group in ("billing", "reports"):
+                commit(broker, group, offset=5)
+            live = ("--bootstrap-server", broker.address, "--output", "json")
+            (scanned,) = command("scan", broker.log_dirs[0] / f"{TOPIC}-0", *live).document["partitions"]
+            checked = command("check", broker.log_dirs[0], *live).document
+            compared = command("replicas", *live)
+            shipped = command("tier", broker.log_dirs[0], "--to", store.as_uri(), "--engine", "local", *live)
+            exported = command("export-cluster", "--to", store.as_uri(), *live)
+            status = command("remote", "status", "--store", store.as_uri(), *live)
+    assert scanned["live"]["leader"] == 1
+    assert [topic["topic"] for topic in checked["topics"]] == [TOPIC]
+    assert (compared.code, shipped.code, exported.code) == (0, 0, 0)
+    assert shipped.document["summary"]["shipped"] > 2
+    assert (status.code, "no topic __remote_log_metadata" in status.err) == ((0, False) if settings else (2, True))
+    assert (exported.document["groups"], exported.document["offsets"]) == (2, 2)
+
+
+def commit(broker: Broker, group: str, *, offset: int) -> None:
+    """Commit an offset of the topic's first partition for a group."""
+    place = Place(TOPIC, 0)
+    consumer = KafkaConsumer(group_id=group, bootstrap_servers=broker.address, enable_auto_commit=False)
+    consumer.assign([place])
+    consumer.commit({place: OffsetAndMetadata(offset, "", -1)})
+    consumer.close()
 
 
 def settings_of(command: Resnap, *arguments: object) -> tuple[dict[str, tuple[Any, str]], str]:

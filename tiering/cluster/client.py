@@ -105,12 +105,11 @@ class Cluster:
 
         """
         with _translate_errors("cannot describe the topics"):
-            cluster_id = self._admin.describe_cluster().get("cluster_id")
             described = [topic for topic in self._admin.describe_topics() if wants(topic["name"])]
             settings = self._settings([topic["name"] for topic in described])
             offsets = self._offsets(described)
         topics = {topic["name"]: _topic(topic, settings.get(topic["name"], {}), offsets) for topic in described}
-        return ClusterFacts(cluster_id=cluster_id, topics=topics)
+        return ClusterFacts(cluster_id=self.cluster_id(), topics=topics)
 
     def topic(self, name: str) -> TopicFacts | None:
         """Return one topic with its settings and leaders, without offsets: cheap enough for repeated requests.
@@ -144,6 +143,15 @@ class Cluster:
         """
         return {epoch: self._epoch_end(of, leader, epoch) for epoch in epochs}
 
+    def cluster_id(self) -> str:
+        """Return the id of the cluster.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        return str(self._metadata().cluster_id)
+
     def broker_ids(self) -> list[int]:
         """Return the ids of the running brokers.
 
@@ -151,10 +159,16 @@ class Cluster:
             ClusterError: the cluster does not answer.
 
         """
+        return sorted(broker.node_id for broker in self._metadata().brokers)
+
+    def _metadata(self) -> Any:  # noqa: ANN401 - messages of the library
+        """Return the response to a Metadata request without topics, which brokers of every release answer.
+
+        The library's ``describe_cluster`` fails on the first version of DescribeCluster, of brokers from 2.8 to 3.6.
+        """
         from kafka.protocol.metadata import MetadataRequest as Request
 
-        answer = self.ask("cannot describe the brokers", Request(topics=[], allow_auto_topic_creation=False))
-        return sorted(broker.node_id for broker in answer.brokers)
+        return self.ask("cannot describe the brokers", Request(topics=[], allow_auto_topic_creation=False))
 
     def transactions(self, producer_ids: Iterable[int]) -> dict[str, Any]:
         """Return the library's description of the transactions of ``producer_ids``, by transactional id.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.errors import ClusterError
-from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from resnap.storage.messages.wire import uuid_text
 from resnap.tiering.cluster.client import error_name, topic_id_of
 from resnap.tiering.cluster_state.group_offsets import OFFSETS_TOPIC, CommittedOffset, OffsetsPartition
@@ -47,13 +47,13 @@ def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> tuple[ClusterState,
         ClusterError: it does not answer, or refuses a request.
 
     """
-    with cluster.admin("cannot describe the cluster") as admin:
-        cluster_id, topics = admin.describe_cluster()["cluster_id"], admin.describe_topics()
+    with cluster.admin("cannot describe the topics") as admin:
+        topics = admin.describe_topics()
     # Before what is as of then: an object that is read later knows more.
     offset = _metadata_offset(cluster)
     partitions = next((topic["partitions"] for topic in topics if topic["name"] == OFFSETS_TOPIC), ())
     state = ClusterState(
-        cluster_id=cluster_id,
+        cluster_id=cluster.cluster_id(),
         node_id=None,
         taken_ms=taken_ms,
         metadata=_metadata(cluster, offset, topics),
@@ -65,14 +65,22 @@ def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> tuple[ClusterState,
 
 
 def _metadata_offset(cluster: Cluster) -> int:
-    """Return the offset of the last record of the metadata log; 0 of a cluster with ZooKeeper, which has none."""
-    from kafka.errors import UnsupportedVersionError
+    """Return the offset of the last record of the metadata log; 0 of a cluster with ZooKeeper, which has none.
 
-    with cluster.admin("cannot describe the metadata quorum") as admin:
-        with suppress(UnsupportedVersionError):
-            quorum = admin.describe_metadata_quorum()
-            return int(quorum["topics"][0]["partitions"][0]["high_watermark"]) - 1
-        return 0
+    The library's ``describe_metadata_quorum`` fails on the first versions of the response, of brokers before 3.9.
+    """
+    from kafka.errors import UnsupportedVersionError
+    from kafka.protocol.admin import DescribeQuorumRequest as Request
+
+    what = "cannot describe the metadata quorum"
+    try:
+        answer = cluster.ask(what, Request(topics=[(CLUSTER_METADATA_TOPIC, [(0,)])]))
+    except ClusterError as error:
+        if isinstance(error.__cause__, UnsupportedVersionError):
+            return 0
+        raise
+    _check(what, answer.error_code)
+    return int(answer.topics[0].partitions[0].high_watermark) - 1
 
 
 def _group_offsets(cluster: Cluster, partitions: Collection[Mapping[str, Any]]) -> tuple[OffsetsPartition, ...]:
@@ -89,7 +97,7 @@ def _group_offsets(cluster: Cluster, partitions: Collection[Mapping[str, Any]]) 
         listed = {group["group_id"]: group for group in admin.list_groups()}
         share = sorted(name for name, group in listed.items() if group.get("group_type") == "share")
         for names in _chunks(sorted(listed.keys() - set(share))):
-            for group, offsets in admin.list_group_offsets(names).items():
+            for group, offsets in _offsets_of(admin, names):
                 committed = {
                     TopicPartition(of.topic, of.partition): CommittedOffset(
                         offset.offset, -1 if offset.leader_epoch is None else offset.leader_epoch, offset.metadata or ""
@@ -108,6 +116,17 @@ def _group_offsets(cluster: Cluster, partitions: Collection[Mapping[str, Any]]) 
         )
         for place, number in places.items()
     )
+
+
+def _offsets_of(admin: Any, groups: list[str]) -> Iterator[tuple[str, Mapping[Any, Any]]]:  # noqa: ANN401 - the library's
+    """Yield the offsets of each group; brokers before 3.0 answer for one group a request."""
+    from kafka.errors import UnsupportedVersionError
+
+    try:
+        yield from admin.list_group_offsets(groups).items()
+    except UnsupportedVersionError:
+        for group in groups:
+            yield from admin.list_group_offsets(group).items()
 
 
 def offsets_partition(group: str, partitions: int) -> int:
