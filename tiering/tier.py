@@ -80,7 +80,7 @@ class TieredPartition(NamedTuple):
     """What was shipped of it and what was not."""
 
 
-class Ended(NamedTuple):
+class TierEnd(NamedTuple):
     """The end of shipping, also where the run was cut short."""
 
     unfinished: int
@@ -89,7 +89,7 @@ class Ended(NamedTuple):
     """Whether nothing failed, and something was in the store before."""
 
 
-TierRow: TypeAlias = Left | TieredPartition | TierOrder | Ended | VerificationError
+TierRow: TypeAlias = Left | TieredPartition | TierOrder | TierEnd | VerificationError
 """What is reported. An order was not begun, since the store had failed; an error is of what an earlier run shipped."""
 
 
@@ -149,12 +149,12 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
                         _keep_outcome(work, order, replayed, shipment)
                         report(TieredPartition(order, shipment))
         except (KeyboardInterrupt, Exception):
-            report(Ended(len(visible) - finished))
+            report(TierEnd(len(visible) - finished))
             raise
     for order in waiting.values():
         report(order if order.left.candidates.segments else TieredPartition(order, _not_shipped(order)))
     had_begun = any(order.left.already for order in left.orders)
-    report(Ended(len(visible) - finished) if failures else Ended(0, partly_done=had_begun))
+    report(TierEnd(len(visible) - finished) if failures else TierEnd(0, partly_done=had_begun))
     # Verify what the store held already, where this run would keep more producers than the one that shipped it.
     if not _has_failed(failures) and any(order.doubted for order in left.orders):
         with work.progress("verify") as (progress,):

@@ -41,7 +41,7 @@ class Sentence(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class TieringAnswer:
     """A word, and sentences that say of which topics it is."""
 
     word: str
@@ -51,7 +51,7 @@ class Answer:
 
 def answer_of(
     topics: Mapping[Verdict, Sequence[str]], *, unread: int = 0, silent: int = 0, on: int = 0, is_seen: bool = True
-) -> Answer:
+) -> TieringAnswer:
     """Return the answer for topics, given their names by verdict.
 
     Args:
@@ -76,25 +76,25 @@ def answer_of(
             f"{some(unread, 'source')} could not be read, or not whole: what was not seen may stop a broker."
         )
         seen = [Sentence(f"Of what was seen, {some(len(ready), 'topic')} would be ready.")] if ready else []
-        return Answer(word="Not known yet", tone="none", sentences=[why, *seen, *rest])
+        return TieringAnswer(word="Not known yet", tone="none", sentences=[why, *seen, *rest])
     if not everything and (silent or not is_seen):
-        return Answer(word="Not known yet", tone="none", sentences=[Sentence("Nothing was scanned yet."), *rest])
+        return TieringAnswer(word="Not known yet", tone="none", sentences=[Sentence("Nothing was scanned yet."), *rest])
     if not tierable:
-        return Answer(
+        return TieringAnswer(
             word="Nothing to tier", tone="none", sentences=rest or [Sentence("There is no topic that Kafka tiers.")]
         )
     if not ready:
         word, tone = ("Not yet", "todo") if topics[Verdict.BLOCKED] else ("Not known yet", "none")
-        return Answer(
+        return TieringAnswer(
             word=word, tone=tone, sentences=[Sentence(f"None of {some(everything, 'topic')} is ready."), *rest]
         )
     what = "are ready" if on else "can be turned on now"
     already = f", {human_count(on)} of them on already" if on else ""
     first = Sentence(f"{human_count(len(ready))} of {some(everything, 'topic')} {what}{already}", ready)
     if len(ready) == tierable:
-        return Answer(word="Yes", tone="good", sentences=[first, *rest])
+        return TieringAnswer(word="Yes", tone="good", sentences=[first, *rest])
     word = f"{human_count(len(ready))} of {some(everything, 'topic')}"
-    return Answer(word=word, tone="near", sentences=[first, *rest])
+    return TieringAnswer(word=word, tone="near", sentences=[first, *rest])
 
 
 def turn_on_lines(topics: Sequence[str], settings: Settings) -> Iterator[str]:

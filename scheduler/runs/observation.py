@@ -52,13 +52,13 @@ class Observation:
     def run_ended(self, run: Run, end: RunEnd, seconds: float) -> None:
         """Count and log how a run ended."""
         at_ms, schedule = self._clock.now_ms(), _schedule_of(run)
+        counts = {key: value for key, value in end.totals.items() if isinstance(value, int)}
         self.metrics.run_ended(run.kind, end.state.value, seconds, at_ms, schedule=schedule)
         if run.kind == "scan":
             if run.is_of_everything:
                 self.metrics.last_scan_success.set(end.state is RunState.SUCCEEDED)
         else:
-            self._count(run, end)
-        counts = {key: value for key, value in end.totals.items() if isinstance(value, int)}
+            self._count(run, end, counts)
         _log.info("run ended", run=run.id, state=end.state.value, seconds=round(seconds, 3), **counts)
         for error in end.errors:
             _log.error(error.message, run=run.id, code=error.code, hint=error.hint)
@@ -107,12 +107,11 @@ class Observation:
         for state in REPLICA_STATES:
             self.metrics.replicas.of(state).set(states.get(state, 0))
 
-    def _count(self, run: Run, end: RunEnd) -> None:
+    def _count(self, run: Run, end: RunEnd, counts: Mapping[str, int]) -> None:
         verb = verb_of(run.kind)
         ships = verb.to is not None and verb.to_url
-        total = {key: value for key, value in end.totals.items() if isinstance(value, int)}
-        self.metrics.batches_replayed.inc(total.get("batches", 0))
-        self.metrics.replay_bytes.inc(total.get("bytesRead", 0))
+        self.metrics.batches_replayed.inc(counts.get("batches", 0))
+        self.metrics.replay_bytes.inc(counts.get("bytesRead", 0))
         failures = [error for error in end.errors if error.exit_code == _STORE]
         is_through = end.state in (RunState.SUCCEEDED, RunState.PARTIALLY_FAILED)
         with self._lock:
@@ -121,7 +120,7 @@ class Observation:
             elif is_through and (verb.reads == "store" or ships) and not run.request.is_dry:
                 self._stores[_schedule_of(run)] = _REACHED
         if ships:
-            self.metrics.upload_bytes.inc(total.get("bytes", 0))
+            self.metrics.upload_bytes.inc(counts.get("bytes", 0))
             for error in failures:
                 self.metrics.upload_failures.of(error.code).inc()
 

@@ -14,7 +14,7 @@ from resnap.scheduler.settings.layers import KAFKA_PROPERTIES
 from resnap.storage.disk import legible
 from resnap.storage.errors import ConfigurationError, in_file
 from resnap.storage.log.properties import read_properties
-from resnap.tiering.cluster.broker_settings import BrokerSettings, describe_brokers
+from resnap.tiering.cluster.broker_settings import DescribedBroker, describe_brokers
 from resnap.tiering.cluster.client import Cluster
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, check_stores, client_settings, setup_timeout_s
 from resnap.tiering.controller.expiration import CHECK_INTERVAL, EXPIRATION, TRANSACTIONAL_EXPIRATION
@@ -74,7 +74,7 @@ def cluster_layer(cluster: Cluster) -> tuple[Layer, tuple[str, ...]]:
     return layer, tuple(warnings)
 
 
-def _effective_value(broker: BrokerSettings, name: str) -> Given | None:
+def _effective_value(broker: DescribedBroker, name: str) -> Given | None:
     """Return what a broker uses; for expiration one before 3.4 uses that of transactional ids."""
     origin = f"broker {broker.broker_id} of the running cluster"
     if name == EXPIRATION and name not in broker.values and TRANSACTIONAL_EXPIRATION in broker.values:

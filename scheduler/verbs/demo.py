@@ -89,7 +89,7 @@ class DemoBoundary(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step(Result):
+class DemoStep(Result):
     """A step is done: figures for programs, lines for people."""
 
     name: str
@@ -99,7 +99,7 @@ class Step(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended(Result):
+class DemoEnd(Result):
     """All steps are done; ``lost`` are the boundaries without a snapshot in the log dir."""
 
     root: Path
@@ -112,7 +112,7 @@ class Ended(Result):
         return tuple(boundary for boundary in self.lost if boundary.fate == "equal")
 
 
-def run(request: DemoRequest, context: Context) -> Iterator[Reported[str] | Step | Ended]:
+def run(request: DemoRequest, context: Context) -> Iterator[Reported[str] | DemoStep | DemoEnd]:
     """Take the steps one after the other, each with its title first; what is not as it should be is a fault of the end.
 
     Raises:
@@ -138,7 +138,7 @@ class _Demo:
         self._boundaries: list[DemoBoundary] = []
         self._problems: list[str] = []
 
-    def steps(self) -> Iterator[Reported[str] | Step | Ended]:
+    def steps(self) -> Iterator[Reported[str] | DemoStep | DemoEnd]:
         on = "on Spark, which takes a while to start" if self._context.settings.engine == "spark" else "in this process"
         steps: tuple[tuple[str, str, Callable[[], tuple[Row, Sequence[str]]]], ...] = (
             ("log", "A broker 2.7.2 wrote a log, and deleted most of its producer snapshots itself.", self._read),
@@ -153,9 +153,9 @@ class _Demo:
             yield Reported(what=f"{number}. {title}")
             began_s = now_s()
             figures, lines = take()
-            yield Step(name=name, elapsed_s=now_s() - began_s, figures=figures, lines=lines)
+            yield DemoStep(name=name, elapsed_s=now_s() - began_s, figures=figures, lines=lines)
         hint = "this is a bug in resnap: report it with what `resnap demo --dir DIR` keeps"
-        yield Ended(
+        yield DemoEnd(
             root=self._root,
             lost=tuple(boundary for boundary in self._boundaries if boundary.was_lost),
             elapsed_s=now_s() - first_s,
@@ -320,29 +320,29 @@ def _temporary() -> Path:
         raise LogDirError(f"no temporary directory can be made: {error.strerror}", hint=_ELSEWHERE) from error
 
 
-class DemoView(View[Reported[str] | Step | Ended]):
+class DemoView(View[Reported[str] | DemoStep | DemoEnd]):
     """A row per step; for people, lines while it happens."""
 
     kind = "step"
 
     def __init__(self, *, stays: bool) -> None:
         self._stays = stays
-        self._end: Ended | None = None
+        self._end: DemoEnd | None = None
 
-    def lines(self, result: Reported[str] | Step | Ended) -> Iterator[str]:
+    def lines(self, result: Reported[str] | DemoStep | DemoEnd) -> Iterator[str]:
         """Yield the title of a step, or what came of it."""
         if isinstance(result, Reported):
             yield f"{'' if result.what.startswith('1.') else chr(10)}{result.what}"
-        elif isinstance(result, Step):
+        elif isinstance(result, DemoStep):
             took = f"  [{human_duration(result.elapsed_s)}]" if result.elapsed_s >= WORTH_SAYING_S else ""
             for line in (*result.lines[:-1], result.lines[-1] + took):
                 yield f"   {line}".rstrip()
 
-    def row(self, result: Reported[str] | Step | Ended) -> Row | None:
+    def row(self, result: Reported[str] | DemoStep | DemoEnd) -> Row | None:
         """Return the row of a step that is done."""
-        if isinstance(result, Ended):
+        if isinstance(result, DemoEnd):
             self._end = result
-        if not isinstance(result, Step):
+        if not isinstance(result, DemoStep):
             return None
         return {"step": result.name, "elapsedMs": round(result.elapsed_s * 1000), **result.figures}
 

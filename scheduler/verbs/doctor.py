@@ -9,7 +9,7 @@ import platform
 import secrets
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -297,16 +297,25 @@ def probe_store(store: ObjectStore, clock: Clock) -> Iterator[DoctorFinding]:
     """Yield what the store keeps of its promises; an error ends the probe, which deletes its objects all the same."""
     try:
         yield from _body(store)
-        yield _ranges(store)
-        yield _parts(store)
+        yield _judged("store ranges", range_problem(store),
+                      "parts of an object can be read, of the version asked for",
+                      warn, "ship to it, but do not read segments from it (a SOURCE must know ranges);"
+                      " where its checksums are wrong, --s3-response-checksum-validation when_required"
+                      " helps")  # fmt: skip
+        yield _judged("store parts", parts_problem(store),
+                      "an upload in parts was read back whole",
+                      fail, "segments of more than 16 MiB cannot be shipped to this store")  # fmt: skip
         yield from _checksums(upload_checks(store))
         if isinstance(store, CopyingStore):
             yield _copies(store)
-        yield _condition(condition(store))
-        yield _replacement(replacement(store))
-        yield _conditional_deletion(deletion(store))
-        yield _listing(store)
-        yield _check_uploads(store)
+        yield from _conditions(store)
+        yield _judged("store list", listing_problem(store),
+                      "what is written and deleted is listed correctly at once, in order, over several pages",
+                      fail, "choose a store whose listings are current")  # fmt: skip
+        yield _judged("store uploads", uploads_problem(store),
+                      "what interrupted uploads leave can be found",
+                      warn, "`resnap gc` cannot remove what interrupted uploads leave: let a rule of"
+                      " the store do it (MinIO does after a day)")  # fmt: skip
         yield _store_clock(store_clock_ms(store), clock)
         yield _deletion(store)
     except ResnapError as error:
@@ -325,19 +334,11 @@ def _body(store: ObjectStore) -> Iterator[DoctorFinding]:
                        "do not ship to this store; where it is behind a proxy, try without")  # fmt: skip
 
 
-def _ranges(store: ObjectStore) -> DoctorFinding:
-    problem = range_problem(store)
-    if problem is None:
-        return ok("store ranges", "parts of an object can be read, of the version asked for")
-    return warn("store ranges", problem, "ship to it, but do not read segments from it (a SOURCE must know ranges);"
-                " where its checksums are wrong, --s3-response-checksum-validation when_required helps")  # fmt: skip
-
-
-def _parts(store: ObjectStore) -> DoctorFinding:
-    problem = parts_problem(store)
-    if problem is None:
-        return ok("store parts", "an upload in parts was read back whole")
-    return fail("store parts", problem, "segments of more than 16 MiB cannot be shipped to this store")
+def _judged(
+    check: str, problem: str | None, fine: str, wrong: Callable[[str, str, str], DoctorFinding], remedy: str
+) -> DoctorFinding:
+    """Return the finding that all is ``fine``, or the one that ``wrong`` makes of a problem."""
+    return ok(check, fine) if problem is None else wrong(check, problem, remedy)
 
 
 def _checksums(checks: UploadChecks) -> Iterator[DoctorFinding]:
@@ -363,46 +364,21 @@ def _copies(store: CopyingStore) -> DoctorFinding:
     return warn("store copy", problem, f"nothing to do: {remedy}")
 
 
-def _condition(found: Condition) -> DoctorFinding:
-    if found is Condition.KEPT:
-        return ok("store condition", _CONDITIONS[found])
-    return warn(
-        "store condition",
-        _CONDITIONS[found],
-        "nothing is lost by it, but two tiering jobs on one partition at once may both do all the work,"
-        " and `resnap gc` needs --no-other-writers",
-    )
-
-
-def _replacement(found: Condition) -> DoctorFinding:
-    if found is Condition.KEPT:
-        return ok("store replace", "a write that is to replace one version (If-Match) replaces no other one")
-    what = f"conditions on the version that is replaced (If-Match) are {found}"
-    return warn("store replace", what, "only `resnap repair` uses them, and needs --no-other-writers without them")
-
-
-def _conditional_deletion(found: Condition) -> DoctorFinding:
-    check = "store delete condition"
-    if found is Condition.KEPT:
-        return ok(check, "a deletion of one version (If-Match), as `resnap gc` makes it, deletes no other one")
-    what = f"conditions on the version that is deleted (If-Match) are {found}"
-    return warn(check, what, "only `resnap gc` uses them; without them it compares size and time of an object, and then"
-                " deletes it, so that nothing else may replace what is garbage in that moment")  # fmt: skip
-
-
-def _listing(store: ObjectStore) -> DoctorFinding:
-    problem = listing_problem(store)
-    if problem is None:
-        return ok("store list", "what is written and deleted is listed correctly at once, in order, over several pages")
-    return fail("store list", problem, "choose a store whose listings are current")
-
-
-def _check_uploads(store: ObjectStore) -> DoctorFinding:
-    problem = uploads_problem(store)
-    if problem is not None:
-        return warn("store uploads", problem, "`resnap gc` cannot remove what interrupted uploads leave: let a rule of"
-                    " the store do it (MinIO does after a day)")  # fmt: skip
-    return ok("store uploads", "what interrupted uploads leave can be found")
+def _conditions(store: ObjectStore) -> Iterator[DoctorFinding]:
+    kept = Condition.KEPT
+    found = condition(store)
+    yield _judged("store condition", None if found is kept else _CONDITIONS[found], _CONDITIONS[kept],
+                  warn, "nothing is lost by it, but two tiering jobs on one partition at once may both do all the work,"
+                  " and `resnap gc` needs --no-other-writers")  # fmt: skip
+    found, what = replacement(store), "conditions on the version that is replaced (If-Match) are"
+    yield _judged("store replace", None if found is kept else f"{what} {found}",
+                  "a write that is to replace one version (If-Match) replaces no other one",
+                  warn, "only `resnap repair` uses them, and needs --no-other-writers without them")  # fmt: skip
+    found, what = deletion(store), "conditions on the version that is deleted (If-Match) are"
+    yield _judged("store delete condition", None if found is kept else f"{what} {found}",
+                  "a deletion of one version (If-Match), as `resnap gc` makes it, deletes no other one",
+                  warn, "only `resnap gc` uses them; without them it compares size and time of an object, and then"
+                  " deletes it, so that nothing else may replace what is garbage in that moment")  # fmt: skip
 
 
 def _store_clock(store_ms: int, clock: Clock) -> DoctorFinding:

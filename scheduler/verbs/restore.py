@@ -244,12 +244,9 @@ def restored(
         there = replace(request, scope=scope, log_dirs=tuple(log_dir.absolute() for log_dir in log_dirs))
         named = dict(zip(there.log_dirs, (log_dir.absolute() for log_dir in request.log_dirs), strict=True))
         results = _Run(there, sources, progress, disk or Disk()).restored(selected, replacing, copying)
-        yield from map(partial(_with_log_dir, named), results)
-
-
-def _with_log_dir(named: Mapping[Path, Path], result: Result) -> Result:
-    """Return ``result`` with the log dir that was asked for: a dry run has an empty one elsewhere."""
-    return replace(result, log_dir=named[result.log_dir]) if isinstance(result, RestoredPartition) else result
+        # With the log dir that was asked for: a dry run has an empty one elsewhere.
+        for result in results:
+            yield replace(result, log_dir=named[result.log_dir]) if isinstance(result, RestoredPartition) else result
 
 
 def _may_be_made(log_dir: Path, request: Order) -> bool:

@@ -60,7 +60,7 @@ from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, Reason
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import with_progress
-from resnap.tiering.tier import Ended, Left, TieredPartition, TierWork, left_to_ship, plans_of, tier
+from resnap.tiering.tier import Left, TieredPartition, TierEnd, TierWork, left_to_ship, plans_of, tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -133,7 +133,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
             yield Reported(topic_partition=row.topic_partition, state=PartitionState.FAILED, what=row)
         case TieredPartition():
             yield _tiered_result(row, context)
-        case Ended():
+        case TierEnd():
             yield Reported(what=row, partly_done=row.partly_done)
         case VerificationError():
             context.observer.mismatches(Mismatch.SNAPSHOT, 1)
@@ -316,7 +316,7 @@ class TierView(View[Result]):
             case Reported(what=TieredPartition(shipment=shipment)):
                 self._count(shipment)
                 return row_of(ShipmentRow, shipment)
-            case Reported(what=Ended(unfinished=unfinished)):
+            case Reported(what=TierEnd(unfinished=unfinished)):
                 self._unfinished, self._is_through = unfinished, not self._has_failed
         return None
 

@@ -41,7 +41,7 @@ _CLIENT: Final = {"client_software_name": "resnap", "client_software_version": "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerSettings:
+class DescribedBroker:
     """The current settings of one broker."""
 
     broker_id: int
@@ -53,7 +53,7 @@ class BrokerSettings:
     """Why it does not say, where it does not."""
 
 
-def describe_brokers(cluster: Cluster, names: Collection[str]) -> list[BrokerSettings]:
+def describe_brokers(cluster: Cluster, names: Collection[str]) -> list[DescribedBroker]:
     """Return the settings ``names`` of each running broker, by broker id.
 
     Raises:
@@ -127,7 +127,7 @@ def _sizes(answer: Any) -> dict[TopicPartition, int]:  # noqa: ANN401 - messages
     }
 
 
-def _of_broker(cluster: Cluster, broker_id: int, names: Collection[str]) -> BrokerSettings:
+def _of_broker(cluster: Cluster, broker_id: int, names: Collection[str]) -> DescribedBroker:
     from kafka.protocol.admin.configs import DescribeConfigsRequest as Request
 
     resource = Request.DescribeConfigsResource(
@@ -138,13 +138,13 @@ def _of_broker(cluster: Cluster, broker_id: int, names: Collection[str]) -> Brok
             f"broker {broker_id} does not report its settings", Request(resources=[resource]), broker_id
         )
     except ClusterError as error:
-        return BrokerSettings(broker_id=broker_id, error=str(error))
+        return DescribedBroker(broker_id=broker_id, error=str(error))
     (result,) = answer.results
     if result.error_code:
         why = f"broker {broker_id} does not report its settings: {error_name(result.error_code)}; {_HINT}"
-        return BrokerSettings(broker_id=broker_id, error=why)
+        return DescribedBroker(broker_id=broker_id, error=why)
     known = [config for config in result.configs if config.value is not None]
-    return BrokerSettings(
+    return DescribedBroker(
         broker_id=broker_id,
         values={entry.name: entry.value for entry in known},
         levels={entry.name: _LEVELS.get(entry.config_source, Level.DEFAULT) for entry in known},

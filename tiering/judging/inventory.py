@@ -184,8 +184,9 @@ class SnapshotState(StrEnum):
         return self is SnapshotState.EMPTY or self is SnapshotState.PRESENT
 
 
-_Content: TypeAlias = tuple[SnapshotState, int | None, str | None]
-"""What is known of the content of a snapshot file: its state, its entries, and what is wrong with it."""
+_Content: TypeAlias = tuple[SnapshotState, int | None, str | None, str | None]
+"""What is known of the content of a snapshot file: its state, its entries, what is wrong with it, and its path."""
+_NO_SNAPSHOT: Final[_Content] = SnapshotState.MISSING, None, None, None
 
 
 class Compaction(StrEnum):
@@ -317,10 +318,7 @@ def take_partition_inventory(
     closed = [(segment, end) for segment in partition.segments if (end := segment.next_base_offset) is not None]
     at_ends = [snapshots.get(end) for _, end in closed]
     contents = each(partial(_content, sources), at_ends, remote=partition.is_remote)
-    statuses = (
-        _status(segment, end, snapshot, content)
-        for (segment, end), snapshot, content in zip(closed, at_ends, contents, strict=True)
-    )
+    statuses = (_status(segment, end, content) for (segment, end), content in zip(closed, contents, strict=True))
     # The active segment, which has none, comes last.
     boundaries = pack_all(statuses, "offset", segment=partition.segments)
     log_end, strays = _apart_from_bases(partition)
@@ -342,7 +340,7 @@ def with_log_end(inventory: PartitionInventory, sources: Sources = PLAIN) -> Par
     if log_end is None:
         return inventory
     closed = inventory.partition.ending_at(log_end.offset)
-    at_end = _status(closed.segments[-1], log_end.offset, log_end, _content(sources, log_end))
+    at_end = _status(closed.segments[-1], log_end.offset, _content(sources, log_end))
     return replace(inventory, partition=closed, boundaries=(*inventory.boundaries, at_end), log_end=None)
 
 
@@ -353,32 +351,28 @@ def with_beginning(inventory: PartitionInventory) -> PartitionInventory:
         return inventory
     first = partition.segments[0]
     snapshot = next((at_start for at_start in partition.snapshots if at_start.offset == first.base_offset), None)
-    at_start = _status(first, first.base_offset, snapshot, _content(PLAIN, snapshot))
+    at_start = _status(first, first.base_offset, _content(PLAIN, snapshot))
     return replace(inventory, boundaries=(at_start, *inventory.boundaries))
 
 
-def _status(segment: Segment, offset: int, snapshot: SnapshotFile | None, content: _Content | None) -> BoundaryStatus:
-    if snapshot is None or content is None:
-        return BoundaryStatus(offset=offset, segment=segment, state=SnapshotState.MISSING)
-    state, entries, detail = content
-    return BoundaryStatus(
-        offset=offset, segment=segment, state=state, entries=entries, detail=detail, path=snapshot.path
-    )
+def _status(segment: Segment, offset: int, content: _Content) -> BoundaryStatus:
+    state, entries, detail, path = content
+    return BoundaryStatus(offset=offset, segment=segment, state=state, entries=entries, detail=detail, path=path)
 
 
-def _content(sources: Sources, snapshot: SnapshotFile | None) -> _Content | None:
-    """Return the state of a snapshot by its content; None if there is none, or a live broker has deleted it."""
+def _content(sources: Sources, snapshot: SnapshotFile | None) -> _Content:
+    """Return the state of a snapshot by its content: that it is missing, too, if a live broker has deleted it."""
     if snapshot is None:
-        return None
+        return _NO_SNAPSHOT
     if snapshot.size_bytes == 0:
-        return SnapshotState.ZERO_BYTE, None, None
+        return SnapshotState.ZERO_BYTE, None, None, snapshot.path
     try:
         entries = len(read_snapshot_array(sources.read(snapshot.path), snapshot.offset))
     except GONE:
-        return None
+        return _NO_SNAPSHOT
     except FormatError as error:
-        return SnapshotState.CORRUPT, None, str(error)
-    return SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries, None
+        return SnapshotState.CORRUPT, None, str(error), snapshot.path
+    return SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries, None, snapshot.path
 
 
 def _apart_from_bases(partition: PartitionDir) -> tuple[SnapshotFile | None, tuple[SnapshotFile, ...]]:

@@ -321,7 +321,9 @@ def read_bootstrap(log_dir: Path) -> Bootstrap:
 
 def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
     footer = batches[-1]
-    first = next((batch for batch in batches if _is_ours(batch)), footer)
+    # An earlier run has written this batch, and all that follow: a format gives no producer ids.
+    ids = (batch for batch in batches if isinstance(batch.records[0].message, ProducerIdsRecord))
+    first = next(ids, footer)
     at = batches.index(first)
     levels = [record.message for batch in batches[:at] for record in batch.records]
     features = {level.name: level.feature_level for level in levels if isinstance(level, FeatureLevelRecord)}
@@ -337,8 +339,3 @@ def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
         features=features,
         records=tuple(record.message for batch in batches[at:-1] for record in batch.records),  # type: ignore[misc]
     )
-
-
-def _is_ours(batch: MetadataBatch) -> bool:
-    """Whether an earlier run has written the batch, and all that follow: a format gives no producer ids."""
-    return isinstance(batch.records[0].message, ProducerIdsRecord)
