@@ -82,6 +82,7 @@ def test_a_broker_too_old_to_be_asked_is_reported_and_files_are_used(
         "broker 1 of the running cluster: brokers before 3.4 use transactional.id.expiration.ms, default",
     )
     assert "broker does not support the 'DescribeProducersRequest" in str(caught.value)
+    assert caught.value.hint.startswith("brokers of this release do not know the request")
 
 
 @pytest.mark.parametrize("version", [*HEAVY, "3.6.2"])

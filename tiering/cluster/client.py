@@ -34,6 +34,7 @@ _FETCH_BYTES: Final = 65_536
 _TRIES: Final = 5
 """How many brokers are tried for a request that any can answer: some may have died since, or hang."""
 _HINT: Final = "check --bootstrap-server and --command-config, and that brokers answer"
+_TOO_OLD: Final = "brokers of this release do not know the request; give log dirs instead, if the command takes them"
 
 
 class EpochEnd(NamedTuple):
@@ -431,4 +432,5 @@ def _translate_errors(what: str) -> Iterator[None]:
         yield
     except (errors.KafkaError, OSError, TimeoutError) as error:
         why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        raise ClusterError(f"{what}: {why}", hint=_HINT) from error
+        hint = _TOO_OLD if isinstance(error, errors.UnsupportedVersionError) else _HINT
+        raise ClusterError(f"{what}: {why}", hint=hint) from error
