@@ -39,6 +39,11 @@ def plain_text(value: object) -> str:
     return " ".join(str(value).splitlines())
 
 
+def or_dash(value: object) -> str:
+    """Return a value as a table cell, which has a dash for nothing."""
+    return plain_text(value) or "-"
+
+
 def _fact_text(value: object) -> str:
     """Return a fact for people: what has parts in words, without the parts that say nothing."""
     if isinstance(value, Mapping):

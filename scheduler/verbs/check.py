@@ -39,7 +39,7 @@ from resnap.scheduler.job.reports import (
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.output.answer import answer_of, turn_on_lines
 from resnap.scheduler.output.records import columns_of, instant_of, row_of
-from resnap.scheduler.output.rendering import Column
+from resnap.scheduler.output.rendering import Column, or_dash
 from resnap.scheduler.settings.layers import static_properties
 from resnap.scheduler.settings.metadata import of_another_node
 from resnap.storage.errors import ClusterError, LogDirError, ResnapError, UsageError
@@ -427,11 +427,7 @@ class MoveRow(Identity):
         Column(title="OPEN", right=True),
     ]
     notKnown: Annotated[str | None, Column(title="NOT KNOWN", show=lambda value: str(value or ""))]
-    safeFrom: Annotated[
-        str | None,
-        instant_of("safe_from_ms"),
-        Column(title="SAFE FROM", show=lambda value: "-" if value is None else str(value)),
-    ]
+    safeFrom: Annotated[str | None, instant_of("safe_from_ms"), Column(title="SAFE FROM", show=or_dash)]
 
 
 class BeforeMoveView(SummedView[Result]):

@@ -14,7 +14,7 @@ from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.records import columns_of, record, row_of
-from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, offset_span
+from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, offset_span, or_dash
 from resnap.storage.errors import FormatError, ResnapError, UsageError, VerificationError
 from resnap.storage.log.internal_topic import partitions_of
 from resnap.storage.log.log_dir import LogDir
@@ -271,10 +271,6 @@ def _events_in(log_dirs: Sequence[LogDir]) -> dict[int, Iterator[Event]]:
     return {number: read_events(partition) for number, partition in found.items()}
 
 
-def _offset_text(value: object) -> str:
-    return "-" if value is None else str(value)
-
-
 def _waiting_text(waiting: Mapping[str, Any] | None) -> str:
     if waiting is None:
         return "-"
@@ -312,7 +308,7 @@ class RemoteRow(TypedDict):
     waiting: Annotated[Any, Column(title="WAITING", right=True, show=_waiting_text)]
     """The view knows for how long."""
     deleteState: Annotated[str | None, "cache.delete_state.name"]
-    localStartOffset: Annotated[int | None, "local_start", Column(title="ON DISK FROM", show=_offset_text)]
+    localStartOffset: Annotated[int | None, "local_start", Column(title="ON DISK FROM", show=or_dash)]
     told: Annotated[str | None, _last_record, Column(title="LAST RECORD")]
 
 

@@ -14,7 +14,7 @@ from resnap.scheduler.cli.flags import S3, TOPIC
 from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb
 from resnap.scheduler.job.reports import Identity, SummedView
 from resnap.scheduler.output.records import columns_of, row_of
-from resnap.scheduler.output.rendering import BYTES, Column, Row, plain_text
+from resnap.scheduler.output.rendering import BYTES, Column, Row, or_dash
 from resnap.scheduler.settings.values import parse_duration, parse_size
 from resnap.storage.errors import (
     FormatError,
@@ -196,9 +196,7 @@ class RetainedRow(Identity):
     """One partition of `resnap retain`."""
 
     clusterId: str | None
-    topicId: Annotated[
-        str | None, Column(title="TOPIC ID", extra=True, show=lambda topic_id: plain_text(topic_id) or "-")
-    ]
+    topicId: Annotated[str | None, Column(title="TOPIC ID", extra=True, show=or_dash)]
     deleted: Annotated[int, lambda retention: len(retention.beyond), Column(title="BEYOND", right=True)]
     kept: Annotated[int, Column(title="KEPT", right=True)]
     bytes: Annotated[int, "size_bytes", BYTES]
