@@ -279,14 +279,14 @@ class _Columns:
             "segment": lambda: self._same(pa.scalar(segment.range.base_offset, pa.int64())),
             "position": lambda: pa.array(each("at")),
             "offset": lambda: pa.array(each("base_offset") + records["offset_delta"]),
-            "timestamp": lambda: _unless_absent(self._timestamps(), pa.int64()),
+            "timestamp": lambda: _unless_absent(self._timestamps(), np.int64),
             "key": lambda: _binary(records["key_at"], records["key_length"]),
-            "valueSize": lambda: _unless_absent(records["value_length"], pa.int32()),
+            "valueSize": lambda: _unless_absent(records["value_length"], np.int32),
             "headersCount": lambda: pa.array(records["headers"].astype(np.int32)),
             "value": lambda: _binary(records["value_at"], records["value_length"]),
             "headers": self._header_lists,
-            "leaderEpoch": lambda: _unless_absent(each("partition_leader_epoch"), pa.int32()),
-            "committed": lambda: _unless_absent(each("committed"), pa.bool_()),
+            "leaderEpoch": lambda: _unless_absent(each("partition_leader_epoch"), np.int32),
+            "committed": lambda: _unless_absent(each("committed"), np.bool_),
             DAMAGE.name: lambda: self._same(pa.scalar(None, DAMAGE.type)),
         }
         return made[name]()
@@ -334,8 +334,8 @@ def _ends(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
 
 
-def _unless_absent(values: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
-    return pa.array(values, mask=values == -1).cast(kind)
+def _unless_absent(values: npt.NDArray[np.int64], kind: type[np.generic]) -> pa.Array:
+    return pa.array(values.astype(kind), mask=values == -1)
 
 
 def _unread(block: Block, some: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.int64], _Parsed | None]]:

@@ -24,7 +24,7 @@ from resnap.tiering.selection import Scope, select
 from tests.benchmarks.measuring import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -112,12 +112,12 @@ def run_on_spark(
 
 
 @contextmanager
-def spark(cores: int) -> Iterator[SparkSession]:
-    """Start Spark on so many cores of this machine."""
+def spark(cores: int, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """Start Spark on so many cores of this machine, with these properties besides its own."""
     from resnap.replay.spark.session import spark_session  # noqa: PLC0415 - see above
     from resnap.replay.spark.settings import SparkSettings  # noqa: PLC0415 - see above
 
-    with spark_session(SparkSettings(master=f"local[{cores}]"), os.environ) as session:
+    with spark_session(SparkSettings(master=f"local[{cores}]", conf=conf or {}), os.environ) as session:
         yield session
 
 
