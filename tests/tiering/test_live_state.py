@@ -24,31 +24,27 @@ CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED = 31, 54
 
 
 class Admin:
-    """Answers as kafka-python does for a cluster with ZooKeeper, one of whose partitions of offsets has no leader."""
-
-    def describe_cluster(self) -> dict[str, object]:
-        return {"cluster_id": "c"}
+    """Answers as kafka-python does for an old cluster, one of whose partitions of offsets has no leader."""
 
     def describe_topics(self) -> list[dict[str, Any]]:
         partitions = [{"partition_index": 0, "leader_id": 1}, {"partition_index": 1, "leader_id": -1}]
         return [{"name": OFFSETS_TOPIC, "topic_id": None, "partitions": partitions}]
 
-    def describe_metadata_quorum(self) -> object:
+    def list_config_resources(self) -> object:
         raise UnsupportedVersionError
-
-    list_config_resources = describe_metadata_quorum
 
     def list_partition_offsets(self, asked: dict[Place, object]) -> dict[Place, object]:
         assert [place.partition for place in asked] == [0]
         return {place: Made(offset=7) for place in asked}
 
     def list_groups(self) -> list[dict[str, object]]:
-        return [{"group_id": "b"}, {"group_id": "sharers", "group_type": "share"}]
+        return [{"group_id": "b"}, {"group_id": "c"}, {"group_id": "sharers", "group_type": "share"}]
 
-    def list_group_offsets(self, names: list[str]) -> dict[str, dict[Place, OffsetAndMetadata]]:
-        assert names == ["b"]
+    def list_group_offsets(self, names: list[str] | str) -> dict[str, dict[Place, OffsetAndMetadata]]:
+        if names == ["b", "c"]:
+            raise UnsupportedVersionError  # by a broker before 3.0
         of = {Place("t", 0): OffsetAndMetadata(5, None, None), Place("t", 1): OffsetAndMetadata(-1, "", -1)}
-        return {"b": of}
+        return {"b": {"b": of}, "c": {"c": {}}}[names]
 
     def describe_user_scram_credentials(self) -> dict[str, dict[str, list[object]]]:
         return {"alice": {"credential_infos": [{"mechanism": 1}, {"mechanism": 2}]}}
@@ -57,8 +53,13 @@ class Admin:
 class FakeCluster:
     """A cluster without brokers, whose answers have the given error codes, by what they are of."""
 
-    def __init__(self, **codes: int) -> None:
+    def __init__(self, *, high_watermark: int | None = None, **codes: int) -> None:
+        self.high_watermark = high_watermark
+        """Of the metadata log; None: brokers do not know the request, as with ZooKeeper."""
         self.codes = defaultdict(int, codes)
+
+    def cluster_id(self) -> str:
+        return "c"
 
     @contextmanager
     def admin(self, _: str) -> Iterator[Admin]:
@@ -70,6 +71,11 @@ class FakeCluster:
     def ask(self, what: str, request: Any, broker_id: int | None = None) -> Made:
         if "configuration" in what:
             return Made(results=[self._settings(kind, name, broker_id) for kind, name, _ in request.resources])
+        if "quorum" in what:
+            if self.high_watermark is None:
+                raise ClusterError(what) from UnsupportedVersionError()
+            topic = Made(partitions=[Made(high_watermark=self.high_watermark)])
+            return Made(error_code=self.codes["quorum"], topics=[topic])
         if "quotas" in what:
             return Made(error_code=self.codes["quotas"], entries=None)
         return Made(error_code=self.codes["entries"], resources=[])
@@ -82,8 +88,8 @@ class FakeCluster:
         return Made(resource_type=kind, resource_name=name, error_code=self.codes["configs"], configs=configs)
 
 
-def asked(**codes: int) -> Any:
-    cluster: Any = FakeCluster(**codes)
+def asked(high_watermark: int | None = None, **codes: int) -> Any:
+    cluster: Any = FakeCluster(high_watermark=high_watermark, **codes)
     return ask_cluster_state(cluster, taken_ms=1)
 
 
@@ -103,10 +109,15 @@ def test_what_a_cluster_does_not_tell_is_named() -> None:
     assert metadata.scram_left_out == (("alice", 1), ("alice", 2))
 
 
-@pytest.mark.parametrize("of", ["entries", "quotas", "configs"])
+def test_the_state_is_as_of_the_last_record_of_the_metadata_log() -> None:
+    state, _ = asked(high_watermark=8)
+    assert (state.cluster_id, state.metadata.offset) == ("c", 7)
+
+
+@pytest.mark.parametrize("of", ["entries", "quotas", "configs", "quorum"])
 def test_what_is_refused_ends_the_run_with_what_is_needed(of: str) -> None:
     with pytest.raises(ClusterError, match="CLUSTER_AUTHORIZATION_FAILED") as refused:
-        asked(**{of: CLUSTER_AUTHORIZATION_FAILED})
+        asked(high_watermark=8, **{of: CLUSTER_AUTHORIZATION_FAILED})
     assert "DESCRIBE" in str(refused.value.hint)
 
 
