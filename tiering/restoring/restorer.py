@@ -330,8 +330,7 @@ class Restorer:
         self._fill(unfinished, restoration, done)
         if restoration.check is not None:
             self.copier.run(partial(_run_check, restoration.check, unfinished), restoration.size_bytes)
-        with writable(unfinished):  # its entries, as its files are so already
-            self.disk.sync_directory(unfinished)
+        self._make_durable(unfinished)
         with self._turn:
             self._keep_log_start(restoration)
         self._publish(unfinished, self._target(restoration))
@@ -379,6 +378,11 @@ class Restorer:
             attributes = replace(attributes_of(path if known else self.log_dir), mode=FILE_MODE, mtime_ns=None)
             content = write_offset_checkpoint({**known, restoration.topic_partition: start})
             write_file(self.disk, path, [content], attributes)
+
+    def _make_durable(self, unfinished: Path) -> None:
+        """Make the entries of the directory durable; the files are so already."""
+        with writable(unfinished):
+            self.disk.sync_directory(unfinished)
 
     def _publish(self, unfinished: Path, target: Path) -> None:
         with writable(target):
