@@ -58,8 +58,8 @@ class FakeCluster:
         """Of the metadata log; None: brokers do not know the request, as with ZooKeeper."""
         self.codes = defaultdict(int, codes)
 
-    def cluster_id(self) -> str:
-        return "c"
+    def cluster_id(self) -> str | None:
+        return None if self.codes["id"] else "c"
 
     @contextmanager
     def admin(self, _: str) -> Iterator[Admin]:
@@ -112,6 +112,11 @@ def test_what_a_cluster_does_not_tell_is_named() -> None:
 def test_the_state_is_as_of_the_last_record_of_the_metadata_log() -> None:
     state, _ = asked(high_watermark=8)
     assert (state.cluster_id, state.metadata.offset) == ("c", 7)
+
+
+def test_the_state_of_a_cluster_without_an_id_cannot_be_kept() -> None:
+    with pytest.raises(ClusterError, match="no cluster id"):
+        asked(id=1)
 
 
 @pytest.mark.parametrize("of", ["entries", "quotas", "configs", "quorum"])

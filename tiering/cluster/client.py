@@ -144,14 +144,15 @@ class Cluster:
         """
         return {epoch: self._epoch_end(of, leader, epoch) for epoch in epochs}
 
-    def cluster_id(self) -> str:
-        """Return the id of the cluster.
+    def cluster_id(self) -> str | None:
+        """Return the id of the cluster; None if brokers that are not Apache Kafka's give none.
 
         Raises:
             ClusterError: the cluster does not answer.
 
         """
-        return str(self._metadata().cluster_id)
+        cluster_id: str | None = self._metadata().cluster_id
+        return cluster_id
 
     def broker_ids(self) -> list[int]:
         """Return the ids of the running brokers.

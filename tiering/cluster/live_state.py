@@ -44,16 +44,19 @@ def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> tuple[ClusterState,
     The latter is of partitions of ``__consumer_offsets`` without a leader, whose groups are missing in the state.
 
     Raises:
-        ClusterError: it does not answer, or refuses a request.
+        ClusterError: it does not answer, refuses a request, or has no id.
 
     """
+    cluster_id = cluster.cluster_id()
+    if cluster_id is None:
+        raise ClusterError("brokers give no cluster id, which names an export", hint="those of Apache Kafka give one")
     with cluster.admin("cannot describe the topics") as admin:
         topics = admin.describe_topics()
     # Before what is as of then: an object that is read later knows more.
     offset = _metadata_offset(cluster)
     partitions = next((topic["partitions"] for topic in topics if topic["name"] == OFFSETS_TOPIC), ())
     state = ClusterState(
-        cluster_id=cluster.cluster_id(),
+        cluster_id=cluster_id,
         node_id=None,
         taken_ms=taken_ms,
         metadata=_metadata(cluster, offset, topics),
