@@ -142,7 +142,7 @@ def without_tracebacks_of_py4j() -> Iterator[None]:
     py4j logs them to loggers of its own, and to the root logger besides, which gets a handler by that if it had none.
     The root logger stays without them: py4j's thread that tells the JVM of objects that are gone may log after the end.
     """
-    logging.getLogger().addFilter(lambda record: Path(record.pathname).parent.name != "py4j")
+    logging.getLogger().addFilter(_is_not_of_py4j)
     own = logging.getLogger("py4j")
     silent, propagated = logging.NullHandler(), own.propagate
     own.addHandler(silent)
@@ -152,6 +152,11 @@ def without_tracebacks_of_py4j() -> Iterator[None]:
     finally:
         own.propagate = propagated
         own.removeHandler(silent)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    """Whether a record is another library's: one function, as a logger has each filter but once."""
+    return Path(record.pathname).parent.name != "py4j"
 
 
 def check_reachable(master: str) -> None:

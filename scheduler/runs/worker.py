@@ -243,20 +243,17 @@ class Worker:
     def _end_of(self, run: Run, report: RunReport) -> RunEnd:
         """Execute a run, and return how it ended; if the service is stopping, that is the first error."""
         first: tuple[ReportedError, ...] = ()
-        totals: Row | None = None
-        is_cancelled = False
         try:
             totals = self._execution.carry_out(run, report)
+            state = _state_of(report)
         except CancelledError:
-            is_cancelled = True
+            totals, state = _counts_of(report), RunState.CANCELLED
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this run and no more
             if not isinstance(error, ResnapError):
                 self._observer.bug(error)
             report.failed_apart += 1
+            totals, state = _counts_of(report), _state_of(report)
             first = (public_error(error),)
-        state = RunState.CANCELLED if is_cancelled else _state_of(report)
-        if totals is None:
-            totals = {"partitionsDone": report.done, "partitionsFailed": report.failed}
         if self._is_stopping and state is not RunState.SUCCEEDED:
             state = RunState.FAILED if state is RunState.CANCELLED else state
             first = (STOPPED, *first)
@@ -269,6 +266,10 @@ class Worker:
             future = self._awaited.pop(run_id, None)
         if future is not None:
             future.set_result(state)
+
+
+def _counts_of(report: RunReport) -> Row:
+    return {"partitionsDone": report.done, "partitionsFailed": report.failed}
 
 
 def _state_of(report: RunReport) -> RunState:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         Rewritten,
         RightParts,
         SegmentIdentity,
+        SegmentNeeds,
         SegmentObjects,
         ShippedSegment,
         StoredManifest,
@@ -203,6 +204,11 @@ class Layout(Tiered, Protocol):
     @property
     def keeps_snapshots_as_found(self) -> bool:
         """Whether a broker's own snapshot keeps its entry order; else equal states are equal objects."""
+        ...
+
+    @property
+    def needs(self) -> SegmentNeeds:
+        """What shipping takes."""
         ...
 
     @property

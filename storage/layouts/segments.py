@@ -170,6 +170,21 @@ class StoredManifest:
     """What is wrong with its metadata."""
 
 
+class SegmentNeeds(NamedTuple):
+    """What shipping takes in a layout, for an estimate of the requests."""
+
+    objects: int
+    """Of a segment, without its manifest, and without a transaction index of its own."""
+    has_transaction_index: bool
+    """Whether aborted transactions take a further object."""
+    is_log_known: bool
+    """Whether the digests of a log's object are known before it is sent, so that a longer one goes in one request."""
+    lists: int
+    """For a segment."""
+    partition_lists: int
+    """For a partition: what it holds, twice in each of its folders, and its lease."""
+
+
 class ManifestRecords(NamedTuple):
     """The facts of a partition in manifests, beyond those of a log dir."""
 

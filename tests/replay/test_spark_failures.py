@@ -16,6 +16,8 @@ with without_tracebacks_of_py4j():
     calls.error("broken")
     logging.getLogger("of somebody else").error("heard")
 calls.error("of another session")
+with without_tracebacks_of_py4j():
+    assert len(logging.getLogger().filters) == 1, "each session adds one"
 """
 
 

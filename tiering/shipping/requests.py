@@ -33,30 +33,16 @@ class Requests(NamedTuple):
         return (self.puts + self.lists) * PUT_USD + self.gets * GET_USD
 
 
-class _Needs(NamedTuple):
-    objects: int
-    """Of a segment, without its manifest, and without a transaction index of its own."""
-    lists: int
-    """For a segment."""
-    partition_lists: int
-    """For a partition: what it holds, twice in each of its folders, and its lease."""
-    whole_bytes: int
-    """The longest log that is sent in one request."""
-
-
-_FILES: Final = _Needs(objects=5, lists=1, partition_lists=7, whole_bytes=WHOLE_BYTES)
-_CHUNKS: Final = _Needs(objects=3, lists=4, partition_lists=5, whole_bytes=PART_BYTES)
-
-
 def requests_of(left: Iterable[Sequence[Segment]], uploading: Uploading) -> Requests:
     """Return what shipping the segments that are left of each partition needs, once that is known."""
-    needs = _CHUNKS if uploading.layout.name == "aiven" else _FILES
+    needs = uploading.layout.needs
+    whole_bytes = WHOLE_BYTES if needs.is_log_known else PART_BYTES
     partitions = [segments for segments in left if segments]
     number = sum(map(len, partitions))
     objects, in_parts = needs.objects * number, 0
     for segment in (segment for segments in partitions for segment in segments):
-        objects += bool(segment.txnindex_bytes) and needs is _FILES
-        in_parts += requests_for(segment.size_bytes, needs.whole_bytes) - 1
+        objects += needs.has_transaction_index and bool(segment.txnindex_bytes)
+        in_parts += requests_for(segment.size_bytes, whole_bytes) - 1
     read_back = objects if uploading.verification == "read-back" else 0
     return Requests(
         puts=objects + in_parts + number + len(partitions),

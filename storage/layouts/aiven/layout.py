@@ -60,6 +60,7 @@ from resnap.storage.layouts.segments import (
     NewObject,
     Rewritten,
     SegmentIdentity,
+    SegmentNeeds,
     SegmentObjects,
     ShippedMeanwhileError,
     ShippedSegment,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN_BROKER = -1
 _RANDOM_BYTES: Final = 16
+_NEEDS: Final = SegmentNeeds(objects=3, has_transaction_index=False, is_log_known=False, lists=4, partition_lists=5)
 _IS_EMPTY: Final = "txnIdxEmpty"
 """What brokers from 4.0 on say of the transaction index."""
 
@@ -108,6 +110,7 @@ class Aiven:
     """Brokers write here, too, and expect one chain."""
     keeps_snapshots_as_found: bool = True
     """As a broker would have shipped them."""
+    needs: SegmentNeeds = _NEEDS
     has_digests: bool = False
     """Those of the plugin have none."""
     remedy: str = REMEDY

@@ -40,6 +40,7 @@ from resnap.storage.layouts.segments import (
     NewObject,
     Rewritten,
     SegmentIdentity,
+    SegmentNeeds,
     SegmentObjects,
     ShippedMeanwhileError,
     ShippedSegment,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
+_NEEDS: Final = SegmentNeeds(objects=5, has_transaction_index=True, is_log_known=True, lists=1, partition_lists=7)
 _MANIFEST_IN_THE_WAY: Final = "see it with `resnap inspect`; delete it to ship the segment again"
 
 
@@ -94,6 +96,7 @@ class Flat:
     may_overlap: bool = True
     """Readers take one chain."""
     keeps_snapshots_as_found: bool = False
+    needs: SegmentNeeds = _NEEDS
     has_digests: bool = True
     remedy_when_verified: str = TIER_AGAIN
     remedy: str = "see `resnap verify URL`; delete the manifest to ship the segment again"
