@@ -147,6 +147,8 @@ def test_tiering_that_has_stopped_is_found_on_the_running_cluster_in_its_log_dir
             goal = len(bases(data / f"{topic}-0")) + 3
             while len(bases(data / f"{topic}-0")) < goal:
                 broker.drive("append", topic, 0, 30)
+        # A broker writes its high watermarks to the log dir every five seconds.
+        eventually(lambda: (waiting(data)[TOPIC] or {}).get("segments", 0) >= 3, "the high watermark is not written")
         log, live = waiting(data)[TOPIC], waiting(*by_cluster)
         assert (log["offset"], log["segments"], log["isEstimate"]) == (copied, 3, False)
         closed = bases(data / f"{TOPIC}-0")[-4:-1]
@@ -167,8 +169,7 @@ def test_tiering_that_has_stopped_is_found_on_the_running_cluster_in_its_log_dir
         assert (fault["fault"], fault["releases"], fault["isCertain"]) == ("local-log-counted-twice", ["3.9.x"], True)
         assert fault["detail"] in [one["detail"] for one in check.document["topics"][0]["warnings"]]
 
-        service = tmp_path / "service"
-        service.mkdir()
+        (service := tmp_path / "service").mkdir()
         settings = {"RESNAP_BOOTSTRAP_SERVER": broker.address, "RESNAP_COPY_OVERDUE_AFTER": "0s"}
         with whole(service, data, environment=settings) as served, served.client() as client:
             assert served.over(client, client.post("/v1/scans", json={}).headers["Location"])["state"] == "succeeded"
