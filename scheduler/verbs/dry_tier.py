@@ -100,8 +100,9 @@ class DryTierView(DryRunView):
         yield f"would write {what} into {self._to}. Nothing was written."
         if self._requests is not None:
             usd, (puts, lists, gets) = self._requests.usd, self._requests
+            cost = f"{usd:,.2f}" if round(usd, 2) else "less than 0.01"
             yield (
                 f"That is about {human_count(puts + lists)} PUT and LIST and {human_count(gets)} GET requests:"
-                f" {usd:,.2f} USD at Amazon S3's prices, {usd / len(self._sizes) * 1e6:,.0f} USD per million segments."
+                f" {cost} USD at Amazon S3's prices, {usd / len(self._sizes) * 1e6:,.0f} USD per million segments."
             )
         yield AND_DO_IT

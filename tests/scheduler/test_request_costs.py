@@ -96,7 +96,7 @@ def test_a_dry_run_says_how_many_requests_the_run_sends_and_what_they_cost(
     puts, gets = needed["PUT"] + needed["LIST"], needed["GET"]
     usd = (5 * puts + 0.4 * gets) / 1e6
     assert told["requestsUsd"] == round(usd, 4)
-    line = f"That is about {puts} PUT and LIST and {gets} GET requests: 0.00 USD at Amazon S3's prices, "
+    line = f"That is about {puts} PUT and LIST and {gets} GET requests: less than 0.01 USD at Amazon S3's prices, "
     assert line in for_people.out
     assert f" {usd / shipped * 1e6:.0f} USD per million segments." in for_people.out
 
