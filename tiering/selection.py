@@ -31,7 +31,7 @@ from resnap.tiering.controller.metadata.cluster import (
     with_topic_ids,
 )
 from resnap.tiering.judging.broker_start import broker_starts
-from resnap.tiering.judging.inventory import take_inventory
+from resnap.tiering.judging.inventory import NEVER_TIERED, take_inventory
 from resnap.tiering.remote_log.records import METADATA_TOPIC
 from resnap.tiering.remote_log.stored import known_by, known_in
 
@@ -134,6 +134,19 @@ class Scope:
             return None
         with self.connect() as cluster:
             return cluster.facts(self.wants)
+
+    def with_refused(self, facts: ClusterFacts, topics: Collection[str]) -> ClusterFacts:
+        """Return ``facts`` with those of ``topics`` that the user may not describe, less what is never tiered.
+
+        Raises:
+            ClusterError, ConfigurationError: the cluster does not say, or cannot be reached as was meant.
+
+        """
+        refused = dict(facts.refused)
+        if self.connect is not None and (missing := set(topics) - facts.topics.keys() - NEVER_TIERED):
+            with self.connect() as cluster:
+                refused |= cluster.hidden(missing)
+        return replace(facts, refused={topic: why for topic, why in refused.items() if topic not in NEVER_TIERED})
 
     def metadata(self, source: str) -> ClusterMetadata:
         """Return the metadata log that describes ``source``."""
@@ -350,7 +363,10 @@ def _open_log_dir(
     listed = open_source(source, sources, topics=wanted, topic_ids=scope.topic_ids, counts=scope.counts)
     metadata = scope.metadata(source)
     listed = with_strays(listed, metadata.unknown)
-    return with_topic_ids(listed if facts is None else with_facts(listed, facts), metadata.image), metadata
+    if facts is not None:
+        topics = {partition.topic_partition.topic for partition in listed.partitions}
+        listed = with_facts(listed, scope.with_refused(facts, topics))
+    return with_topic_ids(listed, metadata.image), metadata
 
 
 def joined_once(scope: Scope, sources: Sources) -> Scope:

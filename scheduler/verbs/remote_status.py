@@ -217,7 +217,12 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now
 
 def _with_leaders(read: _Reading, scope: Scope, cluster: Cluster, warn: Callable[[str], None]) -> _Reading:
     """Return the reading with what leaders have not copied, and with tiered partitions that the topic does not name."""
-    facts = cluster.facts(lambda name: name == METADATA_TOPIC or (scope.wants(name) and name not in NEVER_TIERED))
+    named = {cache.partition.name for cache in read.metadata.partitions} | {METADATA_TOPIC}
+    facts = cluster.facts(
+        lambda name: name == METADATA_TOPIC or (scope.wants(name) and name not in NEVER_TIERED), named
+    )
+    for name in sorted(facts.refused.keys() - {METADATA_TOPIC}):
+        warn(f"whether segments wait to be copied is not known: {facts.refusal(name)}")
     count = len(facts.topics[METADATA_TOPIC].partitions)
     tiered = [topic for topic in facts.topics.values() if topic.is_tiered and topic.name != METADATA_TOPIC]
     known = {cache.partition: cache for cache in read.metadata.partitions}

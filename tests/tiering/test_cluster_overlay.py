@@ -57,6 +57,17 @@ def test_a_topic_that_the_cluster_does_not_report_stays_unchanged(log_dir: LogDi
     assert with_facts(log_dir, replace(facts(log_dir), topics={})) == log_dir
 
 
+def test_a_topic_that_the_user_may_not_describe_is_a_problem_and_no_partition(log_dir: LogDir) -> None:
+    hidden = replace(facts(log_dir), topics={}, refused={"payments": "TOPIC_AUTHORIZATION_FAILED"})
+    without_settings = replace(facts(log_dir, settings={}), refused=hidden.refused)
+    for known in (hidden, without_settings):
+        found = with_facts(log_dir, known)
+        assert found.partitions == ()
+        assert [str(one.topic_partition) for one in found.problems] == ["payments-0", "payments-1"]
+        assert "TOPIC_AUTHORIZATION_FAILED" in str(found.problems[0].error)
+        assert "DescribeConfigs" in str(found.problems[0].error.hint)
+
+
 def test_another_cluster_is_refused(log_dir: LogDir) -> None:
     with pytest.raises(UsageError, match="the running one is other"):
         with_facts(log_dir, replace(facts(log_dir), cluster_id="other"))

@@ -68,7 +68,13 @@ class FakeCluster:
     def broker_ids(self) -> list[int]:
         return [1]
 
+    def hidden(self, names: set[str]) -> dict[str, str]:
+        return dict.fromkeys(names & {"secret"}, "TOPIC_AUTHORIZATION_FAILED") if self.codes["topics"] else {}
+
     def ask(self, what: str, request: Any, broker_id: int | None = None) -> Made:
+        if "logs of broker" in what:
+            topics = [Made(name=name) for name in (OFFSETS_TOPIC, "secret", "deleted meanwhile")]
+            return Made(results=[Made(topics=topics)])
         if "configuration" in what:
             return Made(results=[self._settings(kind, name, broker_id) for kind, name, _ in request.resources])
         if "quorum" in what:
@@ -117,6 +123,12 @@ def test_the_state_is_as_of_the_last_record_of_the_metadata_log() -> None:
 def test_the_state_of_a_cluster_without_an_id_cannot_be_kept() -> None:
     with pytest.raises(ClusterError, match="no cluster id"):
         asked(id=1)
+
+
+def test_a_state_without_topics_that_the_user_may_not_describe_is_not_kept() -> None:
+    with pytest.raises(ClusterError, match="may not describe secret: TOPIC_AUTHORIZATION_FAILED") as refused:
+        asked(topics=1)
+    assert "DESCRIBE" in str(refused.value.hint)
 
 
 @pytest.mark.parametrize("of", ["entries", "quotas", "configs", "quorum"])

@@ -107,6 +107,26 @@ def local_log_bytes(cluster: Cluster, of: TopicPartition, broker_id: int) -> int
     return None
 
 
+def hidden_topics(cluster: Cluster, listed: Collection[str]) -> dict[str, str]:
+    """Return the topics beside those ``listed`` that the user may not describe, with the error, as log dirs have them.
+
+    Brokers leave such topics out wherever they list topics, but list their logs to who may describe the cluster.
+    Brokers that do not answer are passed over.
+
+    Raises:
+        ClusterError: the cluster does not list its brokers, or does not answer for a topic.
+
+    """
+    from kafka.protocol.admin.cluster import DescribeLogDirsRequest as Request
+
+    found: set[str] = set()
+    for broker_id in cluster.broker_ids():
+        with suppress(ClusterError):
+            answer = cluster.ask(f"cannot list the logs of broker {broker_id}", Request(topics=None), broker_id)
+            found |= {topic.name for result in answer.results for topic in result.topics}
+    return cluster.hidden(found - set(listed))
+
+
 def _describe_log_dirs(cluster: Cluster, what: str, broker_id: int, partitions: Iterable[TopicPartition]) -> Any:  # noqa: ANN401
     from kafka.protocol.admin.cluster import DescribeLogDirsRequest as Request
 

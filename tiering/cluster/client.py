@@ -20,7 +20,7 @@ from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, bound_handshakes,
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from resnap.storage.log.names import TopicPartition
 
@@ -33,6 +33,9 @@ _FETCH_BYTES: Final = 65_536
 """What a fetch for a single record asks for; a larger batch comes whole."""
 _TRIES: Final = 5
 """How many brokers are tried for a request that any can answer: some may have died since, or hang."""
+_TOPIC_RESOURCE: Final = 2
+_OF_THE_TOPIC: Final = 1
+"""Where a setting comes from that was set for the topic itself (``DescribeConfigsResponse.ConfigSource``)."""
 _HINT: Final = "check --bootstrap-server and --command-config, and that brokers answer"
 _TOO_OLD: Final = "brokers of this release do not know the request; give log dirs instead, if the command takes them"
 
@@ -98,19 +101,38 @@ class Cluster:
         """Close all connections."""
         self._open.close()
 
-    def facts(self, wants: Callable[[str], bool]) -> ClusterFacts:
+    def facts(self, wants: Callable[[str], bool], names: Collection[str] = ()) -> ClusterFacts:
         """Return the cluster's facts of the wanted topics.
+
+        Brokers list no topic that the user may not describe: those of ``names`` that are missing are asked for by name.
 
         Raises:
             ClusterError: it does not answer.
 
         """
         with _translate_errors("cannot describe the topics"):
-            described = [topic for topic in self._admin.describe_topics() if wants(topic["name"])]
-            settings = self._settings([topic["name"] for topic in described])
+            listed = self._admin.describe_topics()
+            described = [topic for topic in listed if wants(topic["name"])]
+            settings, refused = self._settings([topic["name"] for topic in described])
             offsets = self._offsets(described)
         topics = {topic["name"]: _topic(topic, settings.get(topic["name"], {}), offsets) for topic in described}
-        return ClusterFacts(cluster_id=self.cluster_id(), topics=topics)
+        hidden = self.hidden(set(names) - {topic["name"] for topic in listed})
+        return ClusterFacts(cluster_id=self.cluster_id(), topics=topics, refused=refused | hidden)
+
+    def hidden(self, names: Collection[str]) -> dict[str, str]:
+        """Return those of ``names`` that the user may not describe, with the error.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        if not names:
+            return {}
+        with _translate_errors("cannot describe the topics"):
+            answers = self._admin.describe_topics(sorted(names))
+        return {
+            answer["name"]: error_name(answer["error_code"]) for answer in answers if _is_refusal(answer["error_code"])
+        }
 
     def topic(self, name: str) -> TopicFacts | None:
         """Return one topic with its settings and leaders, without offsets: cheap enough for repeated requests.
@@ -121,7 +143,7 @@ class Cluster:
         """
         with _translate_errors(f"{name}: cannot describe the topic"):
             described = [topic for topic in self._admin.describe_topics([name]) if not topic["error_code"]]
-            settings = self._settings([topic["name"] for topic in described])
+            settings, _ = self._settings([topic["name"] for topic in described])
         return next((_topic(topic, settings.get(name, {}), {}) for topic in described), None)
 
     def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -132,7 +154,7 @@ class Cluster:
 
         """
         with _translate_errors("cannot describe the settings of topics"):
-            found = self._settings(list(names))
+            found, _ = self._settings(list(names))
         return {topic: _values(settings) for topic, settings in found.items()}
 
     def epoch_ends(self, of: TopicPartition, leader: int, epochs: Iterable[int]) -> dict[int, EpochEnd]:
@@ -311,18 +333,23 @@ class Cluster:
             sent = self._producer.send(topic, value=value, partition=partition)
             return int(sent.get(timeout=self._patience_ms / 1000).offset)
 
-    def _settings(self, topics: list[str]) -> dict[str, dict[str, dict[str, Any]]]:
-        """Return the settings of ``topics``, by name: values, and where each is set."""
-        from kafka.admin import ConfigResource, ConfigResourceType
+    def _settings(self, topics: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Return the settings of ``topics``, by name: values, and where each is set; and by topic why it has none.
+
+        The library's ``describe_configs`` passes over errors of single topics.
+        """
+        from kafka.protocol.admin.configs import DescribeConfigsRequest as Request
 
         if not topics:
-            return {}
-        asked = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
-        answer = self._admin.describe_configs(asked, config_filter="all")["topic"]
-        return {
-            topic: {name: entry for name, entry in entries.items() if entry["value"] is not None}
-            for topic, entries in answer.items()
+            return {}, {}
+        request = Request(resources=[(_TOPIC_RESOURCE, topic, None) for topic in topics])
+        results = self._of_any(request).results
+        found = {
+            result.resource_name: {entry.name: entry for entry in result.configs if entry.value is not None}
+            for result in results
         }
+        refused = {one.resource_name: error_name(one.error_code) for one in results if _is_refusal(one.error_code)}
+        return found, refused
 
     def _offsets(self, described: list[dict[str, Any]]) -> dict[str, dict[tuple[str, int], int]]:
         """Return the offsets of all partitions that have a leader, by what they are."""
@@ -392,7 +419,7 @@ def error_name(code: int) -> str:
 
 
 def _topic(
-    described: dict[str, Any], settings: dict[str, dict[str, Any]], offsets: dict[str, dict[tuple[str, int], int]]
+    described: dict[str, Any], settings: dict[str, Any], offsets: dict[str, dict[tuple[str, int], int]]
 ) -> TopicFacts:
     name = described["name"]
     partitions = {}
@@ -405,15 +432,17 @@ def _topic(
         name=name,
         topic_id=topic_id_of(described.get("topic_id")),
         settings=_values(settings),
-        own_settings=frozenset(
-            setting for setting, entry in settings.items() if entry["config_source"] == "DYNAMIC_TOPIC_CONFIG"
-        ),
+        own_settings=frozenset(setting for setting, entry in settings.items() if entry.config_source == _OF_THE_TOPIC),
         partitions=partitions,
     )
 
 
-def _values(settings: dict[str, dict[str, Any]]) -> dict[str, str]:
-    return {name: entry["value"] for name, entry in settings.items()}
+def _values(settings: dict[str, Any]) -> dict[str, str]:
+    return {name: entry.value for name, entry in settings.items()}
+
+
+def _is_refusal(error_code: int) -> bool:
+    return error_code == KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def topic_id_of(given: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from resnap.storage.errors import LogDirError, UsageError
+from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.log.log_dir import PartitionProblem
 
 if TYPE_CHECKING:
@@ -83,6 +83,17 @@ class ClusterFacts:
 
     cluster_id: str | None
     topics: Mapping[str, TopicFacts]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Topics that the user may not describe, whole or in their settings, with Kafka's error."""
+
+    def refusal(self, topic: str) -> ClusterError | None:
+        """Return what a command says of ``topic`` if the user may not describe it."""
+        if topic not in self.refused:
+            return None
+        return ClusterError(
+            f"{topic}: the cluster does not describe the topic to this user: {self.refused[topic]}",
+            hint="grant the user of --command-config Describe and DescribeConfigs on the topic",
+        )
 
     def topic_settings(self) -> dict[str, Mapping[str, str]]:
         """Return the settings of each topic, where they are known."""
@@ -110,7 +121,9 @@ def with_facts(log_dir: LogDir, facts: ClusterFacts) -> LogDir:
     problems = list(log_dir.problems)
     for one in log_dir.partitions:
         topic = facts.topics.get(one.topic_partition.topic)
-        if topic is None:
+        if refusal := facts.refusal(one.topic_partition.topic):
+            problems.append(PartitionProblem(path=one.path, error=refusal, topic_partition=one.topic_partition))
+        elif topic is None:
             partitions.append(one)
         elif None not in (one.topic_id, topic.topic_id) and one.topic_id != topic.topic_id:
             error = LogDirError(

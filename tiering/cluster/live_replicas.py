@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_errors import KafkaError
 from resnap.storage.log.names import TopicPartition
-from resnap.tiering.cluster.broker_settings import describe_brokers
+from resnap.tiering.cluster.broker_settings import describe_brokers, hidden_topics
 from resnap.tiering.cluster.client import error_name
 from resnap.tiering.cluster.replica_comparison import (
     DeletedRecords,
@@ -89,10 +89,16 @@ class LiveBrokers:
         asked = None if topics is None else [Request.MetadataRequestTopic(name=topic) for topic in sorted(topics)]
         request = Request(topics=asked, allow_auto_topic_creation=False)
         answer = self.cluster.ask("cannot describe where replicas are", request)
-        failed = [
-            PartitionReplicas(TopicPartition(topic.name, 0), None, -1, (), (), error=error_name(topic.error_code))
+        errors = {
+            topic.name: error_name(topic.error_code)
             for topic in answer.topics
             if topic.error_code not in {KafkaError.NONE, KafkaError.UNKNOWN_TOPIC_OR_PARTITION}
+        }
+        if topics is None:
+            errors |= hidden_topics(self.cluster, [topic.name for topic in answer.topics])
+        failed = [
+            PartitionReplicas(TopicPartition(topic, 0), None, -1, (), (), error=error)
+            for topic, error in errors.items()
         ]
         return [partition for partition in failed if self.wants(partition.topic_partition)] + [
             PartitionReplicas(

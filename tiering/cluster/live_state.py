@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from resnap.storage.messages.wire import uuid_text
+from resnap.storage.words import first_of
+from resnap.tiering.cluster.broker_settings import hidden_topics
 from resnap.tiering.cluster.client import error_name, topic_id_of
 from resnap.tiering.cluster_state.group_offsets import OFFSETS_TOPIC, CommittedOffset, OffsetsPartition
 from resnap.tiering.cluster_state.state import ClusterState, KnownMetadata, KnownTopic
@@ -34,6 +36,9 @@ _NO_AUTHORIZER: Final = 54
 _OF: Final = {ResourceType.TOPIC: 1, ResourceType.BROKER: 2, ResourceType.CLIENT_METRICS: 7, ResourceType.GROUP: 8}
 """Where a setting comes from that was set for a resource of this type itself (``DescribeConfigsResponse``)."""
 _OF_ALL_BROKERS: Final = 3
+_RIGHTS: Final = (
+    "the user of --command-config needs DESCRIBE and DESCRIBE_CONFIGS of the cluster, its topics and groups"
+)
 _AT_ONCE: Final = 500
 """Resources or groups in one request."""
 
@@ -52,6 +57,10 @@ def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> tuple[ClusterState,
         raise ClusterError("brokers give no cluster id, which names an export", hint="those of Apache Kafka give one")
     with cluster.admin("cannot describe the topics") as admin:
         topics = admin.describe_topics()
+    if hidden := hidden_topics(cluster, [topic["name"] for topic in topics]):
+        # Restored, such an export would leave out their settings, and what groups have read of them.
+        names = first_of(sorted(hidden), 5)
+        raise ClusterError(f"the user may not describe {names}: {hidden[min(hidden)]}", hint=_RIGHTS)
     # Before what is as of then: an object that is read later knows more.
     offset = _metadata_offset(cluster)
     partitions = next((topic["partitions"] for topic in topics if topic["name"] == OFFSETS_TOPIC), ())
@@ -247,8 +256,7 @@ def _access_control_entries(cluster: Cluster) -> Iterator[AccessControlEntryReco
 
 def _check(what: str, error_code: int) -> None:
     if error_code:
-        hint = "the user of --command-config needs DESCRIBE and DESCRIBE_CONFIGS of the cluster, its topics and groups"
-        raise ClusterError(f"{what}: {error_name(error_code)}", hint=hint)
+        raise ClusterError(f"{what}: {error_name(error_code)}", hint=_RIGHTS)
 
 
 def _chunks(items: list[Any]) -> Iterator[list[Any]]:

@@ -22,6 +22,7 @@ from resnap.tiering.remote_log.announcement import (
 )
 from resnap.tiering.remote_log.metadata_cache import begun_since, fold_events
 from resnap.tiering.remote_log.records import METADATA_TOPIC, encode_record, event_of, is_ours, metadata_partition
+from resnap.tiering.remote_log.stored import metadata_topic
 from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.verifying.verification import StoreReader
 
@@ -145,13 +146,11 @@ class Announcer:
             yield announceable(found, misplaced=misplaced, cluster_id=of)
 
     def _facts(self, topics: set[str]) -> ClusterFacts:
-        facts = self.cluster.facts(lambda name: name in topics or name == METADATA_TOPIC)
-        if METADATA_TOPIC not in facts.topics:
-            raise UsageError(
-                f"the cluster has no topic {METADATA_TOPIC}",
-                hint="brokers make it when the first topic is tiered; remote.log.storage.system.enable must be set",
-            )
-        if facts.topics[METADATA_TOPIC].is_compacted:
+        names = topics | {METADATA_TOPIC}
+        facts = self.cluster.facts(names.__contains__, names)
+        if refusal := next(filter(None, map(facts.refusal, sorted(topics))), None):
+            raise refusal
+        if metadata_topic(facts).is_compacted:
             raise UsageError(
                 f"{METADATA_TOPIC} is compacted, and takes no record without a key",
                 hint="set its cleanup.policy to delete: brokers up to 4.4 write no keys there either (KIP-1266)",

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectInfo
     from resnap.tiering.cluster.client import Cluster
+    from resnap.tiering.cluster.facts import ClusterFacts, TopicFacts
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata, RemoteSegment
     from resnap.tiering.remote_log.records import Event
 
@@ -247,6 +248,21 @@ def metadata_of(cluster: Cluster, wanted: Iterable[TopicIdPartition] | None = No
     return fold_events(chain.from_iterable(events_of(cluster, wanted).values()))
 
 
+def metadata_topic(facts: ClusterFacts) -> TopicFacts:
+    """Return what ``facts``, for which it was asked by name, say of the metadata topic.
+
+    Raises:
+        UsageError: the cluster has no such topic.
+        ClusterError: the user may not describe it.
+
+    """
+    topic = facts.topics.get(METADATA_TOPIC)
+    if topic is None:
+        hint = "brokers make it when the first topic is tiered; remote.log.storage.system.enable must be set"
+        raise facts.refusal(METADATA_TOPIC) or UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint=hint)
+    return topic
+
+
 def events_of(cluster: Cluster, wanted: Iterable[TopicIdPartition] | None = None) -> dict[int, Iterator[Event]]:
     """Return the records of each metadata partition of a running cluster, of those only that say ``wanted``, if given.
 
@@ -255,9 +271,7 @@ def events_of(cluster: Cluster, wanted: Iterable[TopicIdPartition] | None = None
         ClusterError: it does not answer; what is returned raises it, too.
 
     """
-    topic = cluster.facts(lambda name: name == METADATA_TOPIC).topics.get(METADATA_TOPIC)
-    if topic is None:
-        raise UsageError(f"the cluster has no topic {METADATA_TOPIC}", hint="is tiered storage on in its brokers?")
+    topic = metadata_topic(cluster.facts(METADATA_TOPIC.__eq__, [METADATA_TOPIC]))
     numbers = set(topic.partitions)
     if wanted is not None:
         numbers &= {metadata_partition(partition, len(topic.partitions)) for partition in wanted}
