@@ -11,10 +11,10 @@ import json
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import FormatError, parser_says
+from resnap.storage.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 _T = TypeVar("_T")
 INT_MAX: Final = 2**31 - 1
@@ -44,27 +44,6 @@ def checked_json(version: int, name: str, record: object) -> bytes:
     A reader makes it again from what it has read, and compares the bytes: JSON has more than one spelling of a value.
     """
     return json.dumps({"version": version, name: record, "crc32c": json_checksum(record)}).encode()
-
-
-def read_note(data: bytes, name: str, parse: Callable[[Any], _T], *, hint: str) -> _T:
-    """Return what ``parse`` makes of the record under ``name`` in ``checked_json`` of version 1.
-
-    Releases up to 0.2 wrote the record alone, unchecked. ``parse`` raises ValueError for what it does not take.
-
-    Raises:
-        FormatError: it is neither, or a byte has changed.
-
-    """
-    try:
-        values = json.loads(data)
-        if not isinstance(values, dict) or name not in values:
-            return parse(values)
-        if data == checked_json(1, name, values[name]):
-            return parse(values[name])
-        found = "something else"
-    except (ValueError, RecursionError) as error:
-        found = parser_says(error)
-    raise FormatError(f"note {name!r}", position=0, expected="what its checksum covers", found=found, hint=hint)
 
 
 class Fields:

@@ -34,12 +34,12 @@ from resnap.tiering.judging.refusal import Reason, refusal_of, stop_for
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import high_watermark_of, warn_unmatched, with_progress
 from resnap.tiering.shipping.lease import lease_name, lease_on
+from resnap.tiering.shipping.notes import by_cluster, by_metadata, keep_topic, topic_key
 from resnap.tiering.shipping.remainder import remainder
 from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
 from resnap.tiering.shipping.shipment import PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic, written_version
 from resnap.tiering.shipping.stored_rules import first_offset, is_from_less, is_narrower
-from resnap.tiering.shipping.stored_topics import by_cluster, by_metadata, keep_topic, topic_key
 from resnap.tiering.staged import destination_url
 
 if TYPE_CHECKING:

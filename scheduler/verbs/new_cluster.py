@@ -29,7 +29,7 @@ from resnap.tiering.restoring.new_cluster import (
     records_for,
 )
 from resnap.tiering.restoring.restoration import highest_in_snapshots, last_leader_epoch
-from resnap.tiering.shipping.stored_topics import UNKNOWN, TopicSettings, read_topic, topic_key
+from resnap.tiering.shipping.notes import UNKNOWN, TopicSettings, read_topic, topic_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -61,7 +61,7 @@ from resnap.tiering.restoring.restoration import (
 )
 from resnap.tiering.restoring.restorer import Copier, Restored, Restorer, Target, without_topic_id
 from resnap.tiering.selection import Scope, SelectedPartition, Selection, select
-from resnap.tiering.shipping.stored_topics import TopicSettings, topics_in_file
+from resnap.tiering.shipping.notes import TopicSettings, topics_in_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

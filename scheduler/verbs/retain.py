@@ -36,7 +36,7 @@ from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.deleting import Limits, PartitionRetention, delete_beyond, retention_of
 from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import lease_name, lease_on
-from resnap.tiering.shipping.retained import RetentionNote, retained_key, retained_topics, write_retained
+from resnap.tiering.shipping.notes import RetentionNote, retained_key, retained_topics, write_retained
 
 _HIDDEN: Final = (
     "run again; if the object was not shipped just now, the store's listings are incomplete, and a deletion based on "

@@ -6,8 +6,15 @@ import pytest
 
 from resnap.storage.errors import FormatError
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.shipping.retained import RetentionNote, read_retained, write_retained
-from resnap.tiering.shipping.stored_topics import UNKNOWN, TopicSettings, keep_topic, read_topic
+from resnap.tiering.shipping.notes import (
+    UNKNOWN,
+    RetentionNote,
+    TopicSettings,
+    keep_topic,
+    read_retained,
+    read_topic,
+    write_retained,
+)
 
 SETTINGS = TopicSettings(partitions=12, config={"retention.ms": "604800000", "note": "\x1f"})
 RETAINED = RetentionNote(log_start_offset=1_000, last_base_offset=900, last_log_bytes=4_096)

@@ -19,7 +19,7 @@ from resnap.storage.layouts.segments import ShippedSegment, read_origin
 from resnap.storage.log.names import OFFSET_DIGITS, TopicPartition
 from resnap.storage.stores.protocol import length_of
 from resnap.storage.threads import each
-from resnap.tiering.shipping.retained import read_retained, retained_key
+from resnap.tiering.shipping.notes import read_retained, retained_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.protocol import Layout
     from resnap.storage.layouts.segments import SegmentIdentity
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
-    from resnap.tiering.shipping.retained import RetentionNote
+    from resnap.tiering.shipping.notes import RetentionNote
 
 
 class Unreadable(NamedTuple):
