@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from resnap.storage.words import first_of
 from resnap.tiering.cluster.replica_comparison import ReplicaState
 from resnap.tiering.judging.readiness import Verdict, topic_verdict
 from resnap.tiering.judging.refusal import Reason, Stop, UnblockedBy
@@ -165,7 +166,7 @@ def _as_placed(
                 blocked_leaders += one.verdict is Verdict.BLOCKED and broker == place.leader
     leaderless = [place.topic_partition for place in places if place.leader is None]
     unknown = [_why_unknown(broker, missed[broker], silent, asked) for broker in sorted(missed)]
-    unknown += [f"without a leader: {first_of(leaderless)}"] if leaderless else []
+    unknown += [f"without a leader: {first_of(sorted(leaderless), 1)}"] if leaderless else []
     return replace(
         _answer(topic, len(places), found, unknown),
         offline=len(leaderless),
@@ -191,7 +192,7 @@ def _why_unknown(broker: int, missed: Sequence[TopicPartition], silent: Mapping[
         return silent[broker]
     if broker not in asked:
         return f"broker {broker} has no [[fleet]] entry"
-    return f"broker {broker}: its service has not seen {first_of(missed)}"
+    return f"broker {broker}: its service has not seen {first_of(sorted(missed), 1)}"
 
 
 def _blockers(replicas: Sequence[_Found]) -> tuple[FleetBlocker, ...]:
@@ -211,12 +212,6 @@ def _blockers(replicas: Sequence[_Found]) -> tuple[FleetBlocker, ...]:
         )
         for reason, blocked in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
     )
-
-
-def first_of(partitions: Sequence[TopicPartition]) -> str:
-    """Return the first of several partitions, by name, and how many more there are."""
-    more = f" and {len(partitions) - 1:,} more" if len(partitions) > 1 else ""
-    return f"{min(partitions)}{more}"
 
 
 class GateReason(StrEnum):
@@ -299,7 +294,7 @@ class Gate:
                 found[GateReason.UNDER_REPLICATED].append(place.topic_partition)
         for reason, partitions in found.items():
             if partitions:
-                yield _obstacle(reason, f"{_IN_SYNC[reason]}: {first_of(partitions)}")
+                yield _obstacle(reason, f"{_IN_SYNC[reason]}: {first_of(sorted(partitions), 1)}")
 
     def _not_staged(self) -> Iterator[Stop]:
         lacking = [
@@ -308,7 +303,7 @@ class Gate:
             if replica is not None and replica.missing and replica.unblocked_by not in _STAGED
         ]
         if lacking:
-            detail = f"snapshots are missing, and none are made: {first_of(lacking)}"
+            detail = f"snapshots are missing, and none are made: {first_of(sorted(lacking), 1)}"
             yield _obstacle(GateReason.NOT_STAGED, detail)
 
     def _lost_state_would_lead(self) -> Iterator[Stop]:
@@ -321,7 +316,7 @@ class Gate:
             if (name, successor) in lost or (replica is not None and replica.reason == Reason.LOST_PRODUCER_STATE):
                 found.setdefault(successor, []).append(name)
         for successor, partitions in sorted(found.items()):
-            detail = f"broker {successor} has lost producer state, and would lead {first_of(partitions)}"
+            detail = f"broker {successor} has lost producer state, and would lead {first_of(sorted(partitions), 1)}"
             yield _obstacle(GateReason.LOST_STATE_WOULD_LEAD, detail)
 
     def _unknown(self) -> Iterator[str]:
@@ -330,7 +325,7 @@ class Gate:
         if all(broker.error is None for broker in self.brokers if broker.broker_id == self.broker_id):
             unseen = [place.topic_partition for place, replica in self._replicas() if replica is None]
             if unseen:
-                yield f"broker {self.broker_id}: its service has not seen {first_of(unseen)}"
+                yield f"broker {self.broker_id}: its service has not seen {first_of(sorted(unseen), 1)}"
         topics = {place.topic_partition.topic for place in self._own} - self.min_in_sync.keys()
         if topics:
             yield f"the cluster does not report min.insync.replicas of {min(topics)}"

@@ -165,7 +165,13 @@ for _kind, _verb in verbs_of_service():
         _create(_kind, _verb, _verb.door)
 
 
-def _run_of(services: Services, run_id: str) -> Run:
+def found_run(services: Services, run_id: str) -> Run:
+    """Return a run.
+
+    Raises:
+        NotFoundError: there is none of this id.
+
+    """
     run = services.history.get(run_id)
     if run is None:
         raise NotFoundError(f"there is no run {run_id}")
@@ -193,7 +199,7 @@ def list_runs(
 @router.get(f"{RUNS_PATH}/{{run_id}}", summary="One run", responses=problems("not-found"))
 def get_run(services: Serving, _: Viewer, run_id: RunId) -> RunAnswer:
     """Return a run, with its progress or its result."""
-    return RunAnswer.model_validate(_run_of(services, run_id))
+    return RunAnswer.model_validate(found_run(services, run_id))
 
 
 @router.get(
@@ -207,7 +213,7 @@ def list_run_partitions(
     state: Annotated[list[PartitionState] | None, Query()] = None,
 ) -> RunPartitionsAnswer:
     """Return a page of the partitions that are done, by topic and number."""
-    _run_of(services, run_id)
+    found_run(services, run_id)
     after = paging.after(str, int)
     outcomes = services.history.partitions(run_id, limit=paging.most, after=after, states=tuple(state or ()))
     page, following = paging.cut(outcomes, lambda outcome: (outcome.topic, outcome.partition))
@@ -231,7 +237,7 @@ def stream_run_events(
     ] = None,
 ) -> Response:
     """Report events as they happen; after a lost connection, continue with `Last-Event-ID`."""
-    run = _run_of(services, run_id)
+    run = found_run(services, run_id)
     after = int(last_event_id) if last_event_id and last_event_id.isdecimal() else 0
     return event_stream(request.app.state.feeds, services.history, run, min(after, LARGEST_ID))
 
@@ -244,10 +250,10 @@ def stream_run_events(
 )
 def cancel_run(services: Serving, _: Operator, run_id: RunId) -> RunAnswer:
     """Cancel a run: it ends at its next report, or does not begin; finished work is kept."""
-    run = _run_of(services, run_id)
+    run = found_run(services, run_id)
     if not services.worker.cancel(run_id):
         raise ConflictError(f"run {run_id} is over: {run.state}")
-    return RunAnswer.model_validate(_run_of(services, run_id))
+    return RunAnswer.model_validate(found_run(services, run_id))
 
 
 @router.post(
@@ -259,7 +265,7 @@ def cancel_run(services: Serving, _: Operator, run_id: RunId) -> RunAnswer:
 def retry_run(submission: Submitting, run_id: RunId) -> RunAnswer:
     """Ask again for the partitions that failed, or for all if the run was cut short or failed otherwise as well."""
     services = submission.services
-    run = _run_of(services, run_id)
+    run = found_run(services, run_id)
     if not run.state.is_final or run.state is RunState.SUCCEEDED:
         raise ConflictError(f"run {run_id} has not failed: {run.state}")
     asked = run.request

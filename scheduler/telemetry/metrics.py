@@ -37,7 +37,7 @@ from resnap.tiering.judging.readiness import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from resnap.tiering.quota.quota_manager import Series as QuotaSeries
+    from resnap.tiering.quota.quota_manager import QuotaSeries
 
 
 T = TypeVar("T", bound=Counter | Gauge | Histogram)

@@ -2,8 +2,8 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Final
@@ -23,7 +23,7 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
 from resnap.tiering.brokers_garbage import Death, ReadMetadata, collect_brokers_garbage, find_brokers_garbage
-from resnap.tiering.deleting import Collected, Garbage, collect, find_garbage
+from resnap.tiering.deleting import Collected, collect, find_garbage
 from resnap.tiering.remote_log.stored import metadata_of
 
 LEAST_AGE_MS: Final = 3_600_000
@@ -119,12 +119,12 @@ def _of_runs(request: GcRequest, context: Context, store: ObjectStore) -> Iterat
         warnings=tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.runs),
         partly_done=bool(garbage.unreadable),
     )
-    if request.delete:
-        keeps, now_ms = bool(garbage.objects) and deletion(store) is Condition.KEPT, context.clock.now_ms()
-        collected = collect(store, garbage, now_ms=now_ms, is_alone=is_alone, is_conditional=keeps)
-        yield from _outcomes(_listed_garbage(garbage), collected)
-    else:
-        yield from _listed_garbage(garbage)
+    found = [Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms) for info in garbage.objects]
+    found += [
+        Found(key=f"{upload.key} (unfinished)", written_ms=upload.begun_ms, is_upload=True)
+        for upload in garbage.unfinished
+    ]
+    yield from _outcomes(found, request, context, store, partial(collect, store, garbage, is_alone=is_alone))
 
 
 def _of_brokers(
@@ -141,19 +141,7 @@ def _of_brokers(
         for segment in garbage.segments
         for info in segment.objects
     ]
-    if request.delete:
-        keeps, now_ms = bool(found) and deletion(store) is Condition.KEPT, context.clock.now_ms()
-        collected = collect_brokers_garbage(store, garbage, read, now_ms=now_ms, is_conditional=keeps)
-        yield from _outcomes(found, collected)
-    else:
-        yield from found
-
-
-def _listed_garbage(garbage: Garbage) -> Iterator[Found]:
-    for info in garbage.objects:
-        yield Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms)
-    for upload in garbage.unfinished:
-        yield Found(key=f"{upload.key} (unfinished)", written_ms=upload.begun_ms, is_upload=True)
+    yield from _outcomes(found, request, context, store, partial(collect_brokers_garbage, store, garbage, read))
 
 
 def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
@@ -168,23 +156,25 @@ def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
         )
 
 
-def _outcomes(found: Iterable[Found], collected: Iterable[Collected]) -> Iterator[Found | Unread]:
-    """Yield what was deleted of ``found``, and what was skipped, as it comes."""
+def _outcomes(
+    found: Iterable[Found],
+    request: GcRequest,
+    context: Context,
+    store: ObjectStore,
+    collect: Callable[..., Iterable[Collected]],
+) -> Iterator[Found | Unread]:
+    """Yield ``found``; where it is to be deleted, what ``collect`` deletes of it, and what it skips, as it comes."""
+    if not request.delete:
+        yield from found
+        return
     by_key = {garbage.key: garbage for garbage in found}
-    for partition in collected:
-        if partition.problem is not None:
-            yield Unread(faults=(partition.problem,))
+    is_conditional = any(not garbage.is_upload for garbage in found) and deletion(store) is Condition.KEPT
+    for collected in collect(now_ms=context.clock.now_ms(), is_conditional=is_conditional):
+        if collected.problem is not None:
+            yield Unread(faults=(collected.problem,))
             continue
-        was = by_key.get(partition.key)
-        is_upload = was is None
-        yield Found(
-            key=f"{partition.key} (unfinished)" if is_upload else partition.key,
-            size_bytes=partition.size_bytes,
-            written_ms=None if was is None else was.written_ms,
-            is_upload=is_upload,
-            death=None if was is None else was.death,
-            partly_done=True,
-        )
+        garbage = by_key.get(collected.key) or Found(key=f"{collected.key} (unfinished)", is_upload=True)
+        yield replace(garbage, size_bytes=collected.size_bytes, partly_done=True)
 
 
 class GarbageView(View[Found | Reported[int] | Unread]):

@@ -11,8 +11,7 @@ from fastapi import APIRouter, Query, Response
 from resnap.scheduler.api.bodies import PlanBody
 from resnap.scheduler.api.paging import Paging, encode_cursor
 from resnap.scheduler.api.plans import PlanId, found_plan
-from resnap.scheduler.api.problems import NotFoundError
-from resnap.scheduler.api.runs import RunId
+from resnap.scheduler.api.runs import RunId, found_run
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.registry import KINDS
 from resnap.scheduler.runs.plans import KeptPlan
@@ -55,9 +54,7 @@ def show_run(
 ) -> Response:
     """Show one run."""
     history, states = context.services.history, tuple(state or ())
-    run = history.get(run_id)
-    if run is None:
-        raise NotFoundError(f"there is no run {run_id}", hint="the list of runs has those that are kept")
+    run = found_run(context.services, run_id)
     found = history.partitions(run_id, limit=paging.most, after=paging.after(str, int), states=states)
     shown, following = paging.cut(found, lambda outcome: (outcome.topic, outcome.partition))
     values = {

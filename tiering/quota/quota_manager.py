@@ -293,7 +293,7 @@ class KafkaMetric(NamedTuple):
     value: float
 
 
-class Series(NamedTuple):
+class QuotaSeries(NamedTuple):
     """One sample for a collector, whatever its exposition format; ``kind`` is counter or gauge."""
 
     name: str
@@ -327,7 +327,7 @@ def kafka_metrics(manager: ProducerIdQuotaManager) -> Iterator[KafkaMetric]:
                 yield KafkaMetric(GROUP, metric, name, value)
 
 
-def series(manager: ProducerIdQuotaManager) -> Iterator[Series]:
+def series(manager: ProducerIdQuotaManager) -> Iterator[QuotaSeries]:
     """Yield the KIP's metrics, and counters, of each user with a quota of its own, and of all others together.
 
     For several users the rate is the sum, the tokens are the minimum, and the throttle time is the mean. The totals of
@@ -357,7 +357,9 @@ def _label(name: str) -> str:
     return sanitized(name) if name != OTHER else f"%{ord(name[0]):X}{name[1:]}"
 
 
-def _of_user(label: str, entries: list[Entry], charges: Charges, full: float | None, now_ms: int) -> Iterator[Series]:
+def _of_user(
+    label: str, entries: list[Entry], charges: Charges, full: float | None, now_ms: int
+) -> Iterator[QuotaSeries]:
     rates, tokens, throttle_ms, throttles = 0.0, [] if full is None else [full], 0.0, 0
     for entry in entries:
         with entry.lock:
@@ -377,12 +379,12 @@ def _of_user(label: str, entries: list[Entry], charges: Charges, full: float | N
     yield _counter("throttled_seconds", "All throttle times together.", charges.throttled_ms / 1000, user)
 
 
-def _gauge(name: str, text: str, value: float, *labels: tuple[str, str]) -> Series:
-    return Series(f"resnap_producer_ids_{name}", "gauge", text, labels, value)
+def _gauge(name: str, text: str, value: float, *labels: tuple[str, str]) -> QuotaSeries:
+    return QuotaSeries(f"resnap_producer_ids_{name}", "gauge", text, labels, value)
 
 
-def _counter(name: str, text: str, value: float, *labels: tuple[str, str]) -> Series:
-    return Series(f"resnap_producer_ids_{name}", "counter", text, labels, value)
+def _counter(name: str, text: str, value: float, *labels: tuple[str, str]) -> QuotaSeries:
+    return QuotaSeries(f"resnap_producer_ids_{name}", "counter", text, labels, value)
 
 
 FIRST_STRICT_VERSION: Final = 9
