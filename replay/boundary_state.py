@@ -33,7 +33,7 @@ from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, LeftOut
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from resnap.replay.evidence import OpenTransaction
+    from resnap.replay.evidence import ShownTransaction
     from resnap.replay.kernel.summary import Array
     from resnap.replay.plan import Boundary, PartitionPlan, Run
     from resnap.replay.scan.producer_table import ProducerTable
@@ -106,7 +106,7 @@ def boundary_state(
     )
 
 
-def with_a_past(state: Array, offset: int, opened: Iterable[OpenTransaction]) -> tuple[LeftOut, ...]:
+def with_a_past(state: Array, offset: int, opened: Iterable[ShownTransaction]) -> tuple[LeftOut, ...]:
     """Return the producers that first appear at ``offset`` or above, continuing from batches that were not read.
 
     At most ``MOST_NAMED`` of them, the smallest ids. ``state`` is that of the whole run, which begins with the first

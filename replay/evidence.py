@@ -50,7 +50,7 @@ NOTHING_SHOWN: Final = np.zeros(0, dtype=SHOWN_DTYPE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTransaction:
+class ShownTransaction:
     """A transaction that the snapshot at offset ``seen_at`` shows as open."""
 
     seen_at: int
@@ -83,7 +83,7 @@ class Evidence:
     aborted: tuple[AbortedTxn, ...] = ()
     markers: Mapping[AbortedTxn, Batch] = field(default_factory=dict)
     """Of those that began below the first segment."""
-    open: tuple[OpenTransaction, ...] = ()
+    open: tuple[ShownTransaction, ...] = ()
     newest_snapshot: int | None = None
     """Offset of the newest valid snapshot that has entries."""
     newest_empty: int | None = None
@@ -131,7 +131,7 @@ class Evidence:
         """Return the aborted transactions that began below ``offset`` and ended at or above it."""
         return [txn for txn in self.aborted if txn.first_offset < offset <= txn.last_offset]
 
-    def hanging_from_below(self, offset: int) -> list[OpenTransaction]:
+    def hanging_from_below(self, offset: int) -> list[ShownTransaction]:
         """Return the transactions begun below ``offset`` that may still be open there.
 
         No later snapshot may lack them: that would show that their marker came in between.
@@ -206,7 +206,7 @@ def load_evidence(
     return Evidence(
         aborted=transactions,
         markers=_markers(partition, [txn for txn in begun_below if txn[:2] not in shown_open], sources),
-        open=tuple(OpenTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items()),
+        open=tuple(ShownTransaction(seen_at=offset, entry=entry) for entry, offset in seen_open.items()),
         newest_snapshot=newest.get(True),
         newest_empty=newest.get(False),
         is_whole=None not in aborted,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from resnap.storage.sources.files import Sources
 
 
-class Role(StrEnum):
+class BatchRole(StrEnum):
     """What a batch contributes to an entry."""
 
     FIRST_SEEN = "first-seen"
@@ -57,7 +57,7 @@ class Explanation:
 
     producer_id: int
     batches: int = 0
-    roles: dict[Role, Batch] = field(default_factory=dict)
+    roles: dict[BatchRole, Batch] = field(default_factory=dict)
     last: Batch | None = None
     """The last one of either kind, which gives epoch and timestamp."""
     markers: int = 0
@@ -68,24 +68,24 @@ class Explanation:
     @property
     def has_open_transaction(self) -> bool:
         """Whether a transaction is open at the offset."""
-        return Role.TRANSACTION_START in self.roles
+        return BatchRole.TRANSACTION_START in self.roles
 
     def add(self, batch: Batch) -> None:
         """Add the next batch of this producer, by the rules of ``producer_state``."""
         self.batches += 1
-        self.roles.setdefault(Role.FIRST_SEEN, batch)
+        self.roles.setdefault(BatchRole.FIRST_SEEN, batch)
         if self.last is not None and self.last.producer_epoch != batch.producer_epoch:
-            self.roles.pop(Role.LAST_BATCH, None)
+            self.roles.pop(BatchRole.LAST_BATCH, None)
             self.markers = 0
         self.last = batch
         if batch.is_marker:
             self.markers += 1
-            self.roles[Role.LAST_MARKER] = batch
-            self.roles.pop(Role.TRANSACTION_START, None)
+            self.roles[BatchRole.LAST_MARKER] = batch
+            self.roles.pop(BatchRole.TRANSACTION_START, None)
             return
-        self.roles[Role.LAST_BATCH] = batch
+        self.roles[BatchRole.LAST_BATCH] = batch
         if batch.is_transactional:
-            self.roles.setdefault(Role.TRANSACTION_START, batch)
+            self.roles.setdefault(BatchRole.TRANSACTION_START, batch)
 
 
 def explain(

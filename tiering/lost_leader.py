@@ -25,7 +25,7 @@ from resnap.storage.log.indexes import write_transaction_index
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import some
 from resnap.tiering.cluster.live_replicas import LiveBrokers
-from resnap.tiering.shipping.aborted_transactions import OpenTransactions, open_in
+from resnap.tiering.shipping.aborted_transactions import InheritedTransactions, open_in
 from resnap.tiering.shipping.segment_indexes import index_there
 from resnap.tiering.shipping.segment_pass import transactions_of
 
@@ -71,7 +71,7 @@ def aborted_and_served(partition: PartitionDir, sources: Sources) -> Iterator[Ab
         LogDirError, StoreError: one cannot be read.
 
     """
-    before = OpenTransactions({}, known_from=partition.segments[0].base_offset)
+    before = InheritedTransactions({}, known_from=partition.segments[0].base_offset)
     for segment in partition.segments:
         found = transactions_of(segment, sources)
         index = index_there(segment, sources)
@@ -311,7 +311,7 @@ def right_indexes(
         snapshot = snapshots.get(segment.base_offset)
         if segment.is_active or snapshot is None or not partition.is_local(segment.base_offset):
             continue
-        before = OpenTransactions(open_in(snapshot), known_from=0)
+        before = InheritedTransactions(open_in(snapshot), known_from=0)
         found, there = transactions_of(segment, sources), index_there(segment, sources)
         if there is None or found.judge(there, before).problems:
             right = found.entries(before)

@@ -55,13 +55,13 @@ OutcomeRow: TypeAlias = Annotated[
 ]
 
 
-class Answer(Form):
+class ResponseModel(Form):
     """An answer, or a part of one, that is made of any value with the attributes of its fields."""
 
     model_config = ConfigDict(from_attributes=True)
 
 
-class RequestAnswer(Answer):
+class RequestAnswer(ResponseModel):
     """What was asked for."""
 
     kind: RunKind
@@ -72,7 +72,7 @@ class RequestAnswer(Answer):
     plan: str | None
 
 
-class ErrorAnswer(Answer):
+class ErrorAnswer(ResponseModel):
     """What went wrong in a run."""
 
     code: str
@@ -80,7 +80,7 @@ class ErrorAnswer(Answer):
     hint: str | None
 
 
-class RunAnswer(Answer):
+class RunAnswer(ResponseModel):
     """A run. Times are ISO 8601; `progress` has segments and bytes by task."""
 
     id: str
@@ -98,7 +98,7 @@ class RunAnswer(Answer):
     errors: list[ErrorAnswer]
 
 
-class RunsAnswer(Answer):
+class RunsAnswer(ResponseModel):
     """A page of runs, newest first."""
 
     runs: list[RunAnswer]
@@ -107,7 +107,7 @@ class RunsAnswer(Answer):
     next_cursor: str | None
 
 
-class RunPartition(Answer):
+class RunPartition(ResponseModel):
     """The outcome of a partition; `row` is, by the kind of the run, what its command prints with `--output json`."""
 
     topic: str
@@ -116,14 +116,14 @@ class RunPartition(Answer):
     row: OutcomeRow
 
 
-class RunPartitionsAnswer(Answer):
+class RunPartitionsAnswer(ResponseModel):
     """A page of a run's partitions."""
 
     partitions: list[RunPartition]
     next_cursor: str | None
 
 
-class PlanAnswer(Answer):
+class PlanAnswer(ResponseModel):
     """A plan that is kept: what it would read and make."""
 
     id: str
@@ -134,14 +134,14 @@ class PlanAnswer(Answer):
     partitions: list[PlanRow] = Field(validation_alias="rows")
 
 
-class PlansAnswer(Answer):
+class PlansAnswer(ResponseModel):
     """A page of plans, newest first, without their partitions."""
 
     plans: list[PlanAnswer]
     next_cursor: str | None
 
 
-class ScheduleAnswer(Answer):
+class ScheduleAnswer(ResponseModel):
     """A schedule and its state."""
 
     name: str = Field(validation_alias=AliasPath("spec", "name"))
@@ -156,13 +156,13 @@ class ScheduleAnswer(Answer):
     last_run: RunAnswer | None = Field(validation_alias="last")
 
 
-class SchedulesAnswer(Answer):
+class SchedulesAnswer(ResponseModel):
     """Every schedule, by name."""
 
     schedules: list[ScheduleAnswer]
 
 
-class AuditEntryAnswer(Answer):
+class AuditEntryAnswer(ResponseModel):
     """Who did what, or tried to."""
 
     seq: int
@@ -175,21 +175,21 @@ class AuditEntryAnswer(Answer):
     detail: dict[str, Any]
 
 
-class AuditAnswer(Answer):
+class AuditAnswer(ResponseModel):
     """A page of the audit, newest first."""
 
     entries: list[AuditEntryAnswer]
     next_cursor: str | None
 
 
-class Readyz(Answer):
+class Readyz(ResponseModel):
     """Whether the service can do its work; the store is reported and does not count."""
 
     status: Literal["ready", "not ready"]
     checks: dict[str, str]
 
 
-class PartitionPart(Answer):
+class PartitionPart(ResponseModel):
     """What is of one partition in one source."""
 
     source: str
@@ -212,7 +212,7 @@ class PartitionAnswer(PartitionPart):
     """What `resnap scan --output json` has of it; not in lists."""
 
 
-class PartitionsAnswer(Answer):
+class PartitionsAnswer(ResponseModel):
     """A page of partitions, and how many have each verdict under the same filter."""
 
     partitions: list[PartitionAnswer]
@@ -220,7 +220,7 @@ class PartitionsAnswer(Answer):
     next_cursor: str | None
 
 
-class SourceAnswer(Answer):
+class SourceAnswer(ResponseModel):
     """A source, and when it was scanned."""
 
     source: str
@@ -229,13 +229,13 @@ class SourceAnswer(Answer):
     error: str | None
 
 
-class SourcesAnswer(Answer):
+class SourcesAnswer(ResponseModel):
     """Every source that was scanned."""
 
     sources: list[SourceAnswer]
 
 
-class BoundaryAnswer(Answer):
+class BoundaryAnswer(ResponseModel):
     """A boundary of a partition: which segment ends there, and what its snapshot is worth."""
 
     offset: int
@@ -265,7 +265,7 @@ class SnapshotAnswer(PartitionPart):
     next_cursor: str | None
 
 
-class ChangedEntry(Answer):
+class ChangedEntry(ResponseModel):
     """An entry that two snapshots both have, with different values."""
 
     producer_id: int
@@ -286,13 +286,13 @@ class DifferenceAnswer(PartitionPart):
     """Whether there is more than is listed."""
 
 
-class ExplanationAnswer(Answer):
+class ExplanationAnswer(ResponseModel):
     """The batches that made the entries at an offset, a row per role."""
 
     batches: list[Row]
 
 
-class FleetAnswer(Answer):
+class FleetAnswer(ResponseModel):
     """A page of topics by name, and the brokers asked. `collected` is null before the first answers are there.
 
     `knownFaults` are those of Kafka that any tiered topic may meet; null where the brokers' releases are not known.

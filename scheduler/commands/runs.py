@@ -36,7 +36,7 @@ def _duration_s(run: Run) -> float | None:
     return None if run.started_ms is None or run.finished_ms is None else (run.finished_ms - run.started_ms) / 1000
 
 
-class RunRow(TypedDict):
+class ListedRunRow(TypedDict):
     """One run of `resnap runs list`."""
 
     id: Annotated[str, Column(title="RUN")]
@@ -68,8 +68,8 @@ def list_runs(run: Invocation, *, state: States = None, kind: Kinds = None, limi
         found = history.page(kinds=kind or (), states=state or (), limit=limit + 1)
     more = ("There are more: --limit shows them.",) if len(found) > limit else ()
     closing = more if found else ("No run matches.",)
-    rows: list[Row] = [{**row_of(RunRow, run)} for run in found[:limit]]
-    run.answer(Answer(kind="run", rows=rows, columns=columns_of(RunRow), closing=lambda: closing))
+    rows: list[Row] = [{**row_of(ListedRunRow, run)} for run in found[:limit]]
+    run.answer(Answer(kind="run", rows=rows, columns=columns_of(ListedRunRow), closing=lambda: closing))
 
 
 @with_settings(STATE)
@@ -79,7 +79,7 @@ def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", he
         found = history.get(id)
         if found is None:
             raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows the existing runs")
-        head = {**row_of(RunRow, found), **_details(found)}
+        head = {**row_of(ListedRunRow, found), **_details(found)}
         rows = ({**row_of(DoneRow, outcome)} for outcome in history.every_partition(id))
         run.answer(Answer(head=head, kind="partition", rows=rows, columns=columns_of(DoneRow)))
 

@@ -154,7 +154,7 @@ class AnnounceView(SummedView["Reported[Announcement] | Unread"]):
         for key in ("segments", "bytes", "below"):
             self._totals[key] += row[key]
         self._totals["awaitLeaders"] += row["awaitsLeader"]
-        return {**row}
+        return row
 
     @property
     def exit_code(self) -> int:

@@ -80,7 +80,7 @@ def run(
     yield Reported(what=load_image(directory).relying_on(*relying_on))
 
 
-class TopicRow(TypedDict):
+class ImageTopicRow(TypedDict):
     """One topic of `resnap controller image`."""
 
     topic: Annotated[str, "name", Column(title="TOPIC")]
@@ -109,7 +109,7 @@ class ImageView(View["Reported[MetadataImage]"]):
     """A row per topic; before them all else, where ``whole``."""
 
     kind = "topic"
-    columns = columns_of(TopicRow, "topic", "topicId", "partitions", "createdOffset")
+    columns = columns_of(ImageTopicRow, "topic", "topicId", "partitions", "createdOffset")
     _image: MetadataImage
 
     def __init__(self, *, whole: bool) -> None:
@@ -118,7 +118,7 @@ class ImageView(View["Reported[MetadataImage]"]):
     def rows(self, result: Reported[MetadataImage]) -> Iterator[Row]:
         """Yield a row per topic."""
         self._image = result.what
-        yield from (row_of(TopicRow, topic) for topic in result.what.topics.values())
+        yield from (row_of(ImageTopicRow, topic) for topic in result.what.topics.values())
 
     def head(self) -> Row:
         """Return all but the topics, where the whole image is shown."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from resnap.replay.explain import Explanation, Role, find_ends, log_end
+from resnap.replay.explain import BatchRole, Explanation, find_ends, log_end
 from resnap.replay.explain import explain as explain_entries
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
@@ -126,7 +126,7 @@ def explanations(
 
 
 def _open_transaction(of: TopicPartition, one: Explanation, holders: Holders) -> OpenTransaction | None:
-    start, last, marker = one.roles.get(Role.TRANSACTION_START), one.last, one.roles.get(Role.LAST_MARKER)
+    start, last, marker = one.roles.get(BatchRole.TRANSACTION_START), one.last, one.roles.get(BatchRole.LAST_MARKER)
     if start is None or last is None or one.ended_at is not None:
         return None
     if holders.open_now is not None and (one.producer_id, start.base_offset) not in holders.open_now:
@@ -175,7 +175,7 @@ class ExplainView(View["Explained | Reported[LostLeader]"]):
             {
                 **row,
                 "transactionalId": result.transactional_id,
-                **(more if row["role"] == Role.TRANSACTION_START else {}),
+                **(more if row["role"] == BatchRole.TRANSACTION_START else {}),
             }
             for row in explanation_rows(result.explanation)
         ]

@@ -266,7 +266,7 @@ class GateView(View[Result]):
         if not isinstance(result, Reported):
             return None
         self._reasons += 1
-        return {**row_of(GateRow, result.what)}
+        return row_of(GateRow, result.what)
 
     @property
     def exit_code(self) -> int:

@@ -73,7 +73,7 @@ class GcRequest(Request):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found(Result):
+class Leftover(Result):
     """An object that no manifest names, or an upload in parts that was never completed; deleted if that was asked."""
 
     key: str
@@ -85,7 +85,7 @@ class Found(Result):
     """Why brokers do not read its segment again, if they have left it."""
 
 
-def run(request: GcRequest, context: Context) -> Iterator[Found | Reported[int] | Unread]:
+def run(request: GcRequest, context: Context) -> Iterator[Leftover | Reported[int] | Unread]:
     """Yield how much garbage is too young, then the garbage of runs or brokers, deleted if that is asked for.
 
     Raises:
@@ -105,7 +105,7 @@ def run(request: GcRequest, context: Context) -> Iterator[Found | Reported[int] 
         yield from _of_brokers(request, context, store, partial(metadata_of, cluster))
 
 
-def _of_runs(request: GcRequest, context: Context, store: ObjectStore) -> Iterator[Found | Reported[int] | Unread]:
+def _of_runs(request: GcRequest, context: Context, store: ObjectStore) -> Iterator[Leftover | Reported[int] | Unread]:
     is_alone = request.no_other_writers
     garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=is_alone)
     if request.delete and not is_alone and (garbage.objects or garbage.unfinished):
@@ -119,17 +119,16 @@ def _of_runs(request: GcRequest, context: Context, store: ObjectStore) -> Iterat
         warnings=tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.runs),
         partly_done=bool(garbage.unreadable),
     )
-    found = [Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms) for info in garbage.objects]
-    found += [
-        Found(key=f"{upload.key} (unfinished)", written_ms=upload.begun_ms, is_upload=True)
-        for upload in garbage.unfinished
+    found = [
+        *(Leftover(key=one.key, size_bytes=one.size_bytes, written_ms=one.modified_ms) for one in garbage.objects),
+        *(Leftover(key=one.key, written_ms=one.begun_ms, is_upload=True) for one in garbage.unfinished),
     ]
     yield from _outcomes(found, request, context, store, partial(collect, store, garbage, is_alone=is_alone))
 
 
 def _of_brokers(
     request: GcRequest, context: Context, store: ObjectStore, read: ReadMetadata
-) -> Iterator[Found | Reported[int] | Unread]:
+) -> Iterator[Leftover | Reported[int] | Unread]:
     garbage = find_brokers_garbage(store, read, older_than_ms=request.older_than_ms)
     if request.delete and not request.no_other_writers and garbage.segments:
         _check_alone(store, replaces=False)
@@ -137,7 +136,7 @@ def _of_brokers(
         context.warn(f"{request.url} holds no object that brokers read; they may tier to another URL")
     yield Reported(what=garbage.younger)
     found = [
-        Found(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms, death=segment.death)
+        Leftover(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms, death=segment.death)
         for segment in garbage.segments
         for info in segment.objects
     ]
@@ -157,27 +156,27 @@ def _check_alone(store: ObjectStore, *, replaces: bool) -> None:
 
 
 def _outcomes(
-    found: Iterable[Found],
+    found: Iterable[Leftover],
     request: GcRequest,
     context: Context,
     store: ObjectStore,
     collect: Callable[..., Iterable[Collected]],
-) -> Iterator[Found | Unread]:
+) -> Iterator[Leftover | Unread]:
     """Yield ``found``; where it is to be deleted, what ``collect`` deletes of it, and what it skips, as it comes."""
     if not request.delete:
         yield from found
         return
-    by_key = {garbage.key: garbage for garbage in found}
-    is_conditional = any(not garbage.is_upload for garbage in found) and deletion(store) is Condition.KEPT
+    objects = {garbage.key: garbage for garbage in found if not garbage.is_upload}
+    is_conditional = bool(objects) and deletion(store) is Condition.KEPT
     for collected in collect(now_ms=context.clock.now_ms(), is_conditional=is_conditional):
         if collected.problem is not None:
             yield Unread(faults=(collected.problem,))
             continue
-        garbage = by_key.get(collected.key) or Found(key=f"{collected.key} (unfinished)", is_upload=True)
+        garbage = objects.get(collected.key) or Leftover(key=collected.key, is_upload=True)
         yield replace(garbage, size_bytes=collected.size_bytes, partly_done=True)
 
 
-class GarbageView(View[Found | Reported[int] | Unread]):
+class GarbageView(View[Leftover | Reported[int] | Unread]):
     """A row per object or upload, which says why it is garbage if brokers have left it."""
 
     name = "garbage"
@@ -194,16 +193,17 @@ class GarbageView(View[Found | Reported[int] | Unread]):
         self._deaths: Counter[Death] = Counter()
         self._totals = {"objects": 0, "bytes": 0, "uploads": 0, "deleted": request.delete, "younger": 0}
 
-    def row(self, result: Found | Reported[int] | Unread) -> Row | None:
+    def row(self, result: Leftover | Reported[int] | Unread) -> Row | None:
         """Return the row of an object or an upload, and count it."""
         if isinstance(result, Reported):
             self._totals["younger"] = result.what
-        if not isinstance(result, Found):
+        if not isinstance(result, Leftover):
             return None
         self._totals["uploads" if result.is_upload else "objects"] += 1
         self._totals["bytes"] += result.size_bytes
         written = "-" if result.written_ms is None else instant(result.written_ms)
-        row = {"key": result.key, "bytes": result.size_bytes, "written": written}
+        key = f"{result.key} (unfinished)" if result.is_upload else result.key
+        row = {"key": key, "bytes": result.size_bytes, "written": written}
         if result.death is None:
             return row
         self._deaths[result.death] += 1

@@ -147,7 +147,7 @@ class DryRunView(View[Any]):
         if not isinstance(result, Reported) or not isinstance(result.what, Planned):
             return None
         self.planned.append(result.what)
-        return {**row_of(PlanRow, result.what.plan)}
+        return row_of(PlanRow, result.what.plan)
 
     def table_head(self) -> Row:
         """Return the same in words."""

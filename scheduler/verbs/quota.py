@@ -178,7 +178,7 @@ class QuotaView(View[Quota | Reported[str]]):
         if isinstance(result, Reported):
             self._closing.append(result.what)
             return None
-        return {**row_of(QuotaRow, result)}
+        return row_of(QuotaRow, result)
 
     def closing(self) -> list[str]:
         """Return what the absence of quotas means."""

@@ -197,7 +197,7 @@ class SimulationView(View["LogRead | Reported[PrincipalOutcome] | Unread"]):
         self._totals["throttledPrincipals"] += result.what.is_throttled
         for key in ("newIds", "charged", "free", "refusedIds", "peakBytes"):
             self._totals[key] += row[key]
-        return {**row}
+        return row
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words."""

@@ -256,7 +256,7 @@ class RepairView(SummedView[Result]):
         self._totals["segments"] += one.segments
         self._totals["repaired"] += len({segment.manifest_key for segment in one.repaired})
         self._totals["notRepaired"] += len(one.failures)
-        return {**row_of(RepairRow, one)}
+        return row_of(RepairRow, one)
 
     def for_people(self, row: Row) -> Row | None:
         """Return the row of a partition that something is wrong with."""

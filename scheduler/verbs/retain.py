@@ -222,7 +222,7 @@ class RetainView(SummedView["Reported[PartitionRetention] | Unread"]):
         row = row_of(RetainedRow, result.what)
         for key in ("deleted", "kept", "bytes"):
             self._totals[key] += row[key]
-        return {**row}
+        return row
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do next."""

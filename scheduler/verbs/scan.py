@@ -354,7 +354,7 @@ class ScanView(SummedView["Reported[PartitionScan] | Unread"]):
                 self._stops.setdefault(stop.reason, (selected, stop))
         if result.what.judged.lost_state is not None:
             self._lost_state.append(result.what)
-        return {**row_of(ScanRow, result.what)}
+        return row_of(ScanRow, result.what)
 
     def for_people(self, row: Row) -> Row | None:
         """Return the row of a partition that lacks something, or where something stops that is not compaction."""

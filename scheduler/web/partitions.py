@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query, Response
 from markupsafe import Markup
 
-from resnap.replay.explain import Role
+from resnap.replay.explain import BatchRole
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.api.paging import Paging
 from resnap.scheduler.api.partitions import Number, Offset, ProducerId, Seen, Topic, explain_rows, seen_in
@@ -34,10 +34,10 @@ router = APIRouter(prefix="/partitions/{topic}/{partition}", include_in_schema=F
 Source = Annotated[str, Query(max_length=4096)]
 _USABLE = ("empty", "present")
 MEANS: Final = {
-    Role.FIRST_SEEN: ("first seen", "the producer's first batch that was read; it gives the entry nothing"),
-    Role.TRANSACTION_START: ("opened the transaction", "gives the offset from which a transaction is open"),
-    Role.LAST_BATCH: ("last batch", "gives the sequences and the last offset"),
-    Role.LAST_MARKER: ("last marker", "ended a transaction; gives the coordinator's epoch"),
+    BatchRole.FIRST_SEEN: ("first seen", "the producer's first batch that was read; it gives the entry nothing"),
+    BatchRole.TRANSACTION_START: ("opened the transaction", "gives the offset from which a transaction is open"),
+    BatchRole.LAST_BATCH: ("last batch", "gives the sequences and the last offset"),
+    BatchRole.LAST_MARKER: ("last marker", "ended a transaction; gives the coordinator's epoch"),
 }
 """What each batch is to an entry, and what the entry has from it; in the order of a log."""
 MOST_CELLS: Final = 120

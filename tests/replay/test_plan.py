@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from resnap.replay.evidence import Evidence, OpenTransaction
+from resnap.replay.evidence import Evidence, ShownTransaction
 from resnap.replay.plan import Coverage, PartitionPlan, earliest_read, plan_partition, reach_back
 from resnap.replay.producer_state import Expiry
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan
@@ -49,9 +49,9 @@ def coverage(made: PartitionPlan) -> dict[int, Coverage]:
     return {boundary.offset: boundary.coverage for boundary in made.boundaries}
 
 
-def open_since(first_offset: int, *, seen_at: int, last_offset: int, producer_id: int = 7) -> OpenTransaction:
+def open_since(first_offset: int, *, seen_at: int, last_offset: int, producer_id: int = 7) -> ShownTransaction:
     entry = ProducerEntry(producer_id, 0, 3, last_offset, 0, hour(0), 2, first_offset)
-    return OpenTransaction(seen_at=seen_at, entry=entry)
+    return ShownTransaction(seen_at=seen_at, entry=entry)
 
 
 def test_the_window_is_the_suffix_that_can_hold_a_living_producer_and_the_reach_of_a_transaction() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.evidence import Evidence, OpenTransaction
+from resnap.replay.evidence import Evidence, ShownTransaction
 from resnap.replay.plan import Coverage
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.indexes import AbortedTxn
@@ -67,7 +67,7 @@ VOUCHED = Evidence(newest_snapshot=30)
 
 def open_since(offset: int, coordinator_epoch: int = 0) -> Evidence:
     entry = ProducerEntry(1, 0, 0, offset, 0, START_MS, coordinator_epoch, offset)
-    return replace(VOUCHED, open=(OpenTransaction(seen_at=30, entry=entry),))
+    return replace(VOUCHED, open=(ShownTransaction(seen_at=30, entry=entry),))
 
 
 def still_valid(cached: CachedPartition, evidence: Evidence, rules: ReplayRules = RULES) -> list[int]:

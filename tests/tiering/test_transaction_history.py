@@ -8,7 +8,7 @@ import pytest
 
 from resnap.storage.log.indexes import AbortedTxn
 from resnap.storage.log.log_dir import load_log_dir
-from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions
+from resnap.tiering.shipping.aborted_transactions import InheritedTransactions, SegmentTransactions
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError, TransactionHistory, load_indexes
 from tests.fixture_sets import ARCHIVED
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Sets = Callable[[str], FixtureSet]
 
-LOG_START = OpenTransactions({}, 0)
+LOG_START = InheritedTransactions({}, 0)
 
 
 def closed(partition: PartitionDir) -> list[Segment]:
@@ -62,12 +62,12 @@ def test_where_reading_begins_midway_a_snapshot_shows_what_is_lacking(fixture_se
 def test_a_marker_without_a_batch_may_have_ended_what_was_not_read() -> None:
     batches = SegmentTransactions()
     batches.end(7, 20, is_abort=True)
-    found = batches.judge((), OpenTransactions({}, 15))
+    found = batches.judge((), InheritedTransactions({}, 15))
     assert (found.problems, "may lack" in found.undecided[0]) == ((), True)
-    assert batches.judge(aborted_alone(14, 21), OpenTransactions({}, 15)).problems == ()
-    assert "lacks" in batches.judge((), OpenTransactions({7: 3}, 15)).problems[0]
-    assert batches.judge((), OpenTransactions({}, 15, frozenset({7}))) == ((), ())
-    assert batches.after(OpenTransactions({}, 15)).settled == {7}
+    assert batches.judge(aborted_alone(14, 21), InheritedTransactions({}, 15)).problems == ()
+    assert "lacks" in batches.judge((), InheritedTransactions({7: 3}, 15)).problems[0]
+    assert batches.judge((), InheritedTransactions({}, 15, frozenset({7}))) == ((), ())
+    assert batches.after(InheritedTransactions({}, 15)).settled == {7}
 
 
 def aborted_alone(first_offset: int, last_stable_offset: int) -> tuple[AbortedTxn, ...]:
@@ -93,10 +93,10 @@ def test_what_was_open_below_keeps_the_last_stable_offset_down() -> None:
     batches = SegmentTransactions()
     batches.begin(7, 10)
     batches.end(7, 20, is_abort=True)
-    before = OpenTransactions({9: 4}, 0)
+    before = InheritedTransactions({9: 4}, 0)
     assert batches.judge(aborted_alone(10, 4), before).problems == ()
     assert "says last stable offset 21" in batches.judge(aborted_alone(10, 21), before).problems[0]
-    assert batches.after(before) == OpenTransactions({9: 4}, 0)
+    assert batches.after(before) == InheritedTransactions({9: 4}, 0)
 
 
 def test_a_transaction_without_a_batch_may_be_listed_or_not() -> None:

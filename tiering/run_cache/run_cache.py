@@ -246,7 +246,7 @@ def _refusals(values: dict[str, Any]) -> CachedRefusals:
     return CachedRefusals(**values | {"refusals": tuple(refusals)})
 
 
-class Found(NamedTuple):
+class LoadedResults(NamedTuple):
     """What is known of a partition from earlier runs."""
 
     results: CachedResults
@@ -260,7 +260,7 @@ class CachedPartition:
     inventory: PartitionInventory
     directory: str
     """Digest of everything in the directory, taken before anything else was read."""
-    found: Found | Compressed[Found]
+    found: LoadedResults | Compressed[LoadedResults]
     """Compressed while it waits."""
     is_checked: bool = False
     """Whether the boundaries have been compared with the current evidence."""
@@ -281,7 +281,7 @@ class CachedPartition:
         return self._found.stored
 
     @property
-    def _found(self) -> Found:
+    def _found(self) -> LoadedResults:
         return self.found.value if isinstance(self.found, Compressed) else self.found
 
     def compressed(self) -> CachedPartition:
@@ -298,7 +298,7 @@ class CachedPartition:
         if self.is_same_directory:
             return replace(self, is_checked=True)
         log_start = self.partition.segments[0].base_offset if self.partition.segments else 0
-        found = Found(self.results.supported_by(evidence, rules, log_start), self.stored)
+        found = LoadedResults(self.results.supported_by(evidence, rules, log_start), self.stored)
         return replace(self, found=found, is_checked=True)
 
     def refused(self, candidates: Candidates, store: str) -> Candidates | None:
@@ -322,7 +322,7 @@ def look_up(
     stored = CachedResults() if files is None else files.load(partition)
     end = unchanged_up_to(partition.segments, stored.marks, sources) if stored.marks else None
     results = replace(stored.below(end).under(rules), topic_id=partition.topic_id)
-    return CachedPartition(inventory=inventory, directory=directory, found=Found(results, stored))
+    return CachedPartition(inventory=inventory, directory=directory, found=LoadedResults(results, stored))
 
 
 def with_result(
@@ -405,7 +405,7 @@ class RunCache:
         """Return the cached results of a partition that are still valid."""
         if self.fresh and self.files is not None:
             blank = look_up(None, inventory, self.rules, self.sources)
-            return replace(blank, found=Found(blank.results, self.files.load(inventory.partition)))
+            return replace(blank, found=LoadedResults(blank.results, self.files.load(inventory.partition)))
         return look_up(self.files, inventory, self.rules, self.sources)
 
     def look_up_to_wait(self, inventory: PartitionInventory) -> CachedPartition:

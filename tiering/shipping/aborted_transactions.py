@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-class OpenTransactions(NamedTuple):
+class InheritedTransactions(NamedTuple):
     """The transactions that are open at an offset."""
 
     first_offsets: Mapping[int, int]
@@ -114,13 +114,13 @@ class SegmentTransactions:
                 break
             self._begun_after[marker] = [offset]
 
-    def after(self, before: OpenTransactions) -> OpenTransactions:
+    def after(self, before: InheritedTransactions) -> InheritedTransactions:
         """Return the transactions that are open at the end of the segment."""
         still = {pid: first for pid, first in before.first_offsets.items() if pid not in self._ended}
         settled = before.settled | self._ended if before.known_from else before.settled
-        return OpenTransactions({**self.open, **still}, before.known_from, settled)
+        return InheritedTransactions({**self.open, **still}, before.known_from, settled)
 
-    def judge(self, entries: Iterable[AbortedTxn], before: OpenTransactions) -> Findings:
+    def judge(self, entries: Iterable[AbortedTxn], before: InheritedTransactions) -> Findings:
         """Compare the index with the batches; ``before`` are the transactions open at the base offset."""
         listed = {entry.last_offset: entry for entry in entries}
         problems: list[str] = []
@@ -133,11 +133,11 @@ class SegmentTransactions:
                      " has aborted" for entry in listed.values())  # fmt: skip
         return Findings(tuple(problems), tuple(undecided))
 
-    def entries(self, before: OpenTransactions) -> list[AbortedTxn]:
+    def entries(self, before: InheritedTransactions) -> list[AbortedTxn]:
         """Return the index of the segment, if all transactions open ``before`` it are known."""
         return [entry for known in self._aborted(before) if (entry := known.entry()) is not None]
 
-    def corrected(self, there: Iterable[AbortedTxn], before: OpenTransactions) -> list[AbortedTxn]:
+    def corrected(self, there: Iterable[AbortedTxn], before: InheritedTransactions) -> list[AbortedTxn]:
         """Return the index ``there`` with the entries that the batches contradict replaced.
 
         Transactions that began below the log are unknown. So transactions begin with their first batch in the log, and
@@ -157,7 +157,7 @@ class SegmentTransactions:
                 found.append(entry)
         return found
 
-    def _aborted(self, before: OpenTransactions) -> Iterator[_Known]:
+    def _aborted(self, before: InheritedTransactions) -> Iterator[_Known]:
         """Yield the known facts of each aborted transaction, as ``judge`` needs them."""
         inherited = dict(before.first_offsets)
         for marker in self.markers:

@@ -42,7 +42,7 @@ from resnap.storage.log.indexes import (
 )
 from resnap.storage.log.record_batch import LOG_OVERHEAD
 from resnap.storage.sources.files import GONE, PLAIN
-from resnap.tiering.shipping.aborted_transactions import OpenTransactions, SegmentTransactions, open_in
+from resnap.tiering.shipping.aborted_transactions import InheritedTransactions, SegmentTransactions, open_in
 from resnap.tiering.shipping.segment_pass import pass_over, transactions_of
 
 if TYPE_CHECKING:
@@ -216,12 +216,12 @@ def _aborted_transactions(
             raise IndexUnusableError(
                 f"{path}: names a marker at offset {txn.last_offset}, outside its segment", hint=_UNUSABLE
             )
-    check_aborted(segment, transactions, entries, OpenTransactions({}, segment.base_offset))
+    check_aborted(segment, transactions, entries, InheritedTransactions({}, segment.base_offset))
     return tuple(entries)
 
 
 def check_aborted(
-    segment: Segment, transactions: SegmentTransactions, aborted: Iterable[AbortedTxn], before: OpenTransactions
+    segment: Segment, transactions: SegmentTransactions, aborted: Iterable[AbortedTxn], before: InheritedTransactions
 ) -> tuple[str, ...]:
     """Compare the entries of the transaction index with the batches; return what cannot be decided.
 
@@ -273,7 +273,7 @@ class TransactionHistory:
     sources: Sources = PLAIN
     snapshots: dict[int, str] = field(default_factory=dict)
     """Locators of snapshots, by offset; may grow."""
-    _open_at: dict[int, OpenTransactions] = field(default_factory=dict)
+    _open_at: dict[int, InheritedTransactions] = field(default_factory=dict)
 
     @classmethod
     def of(cls, partition: PartitionDir, sources: Sources) -> TransactionHistory:
@@ -295,12 +295,12 @@ class TransactionHistory:
             self._open_at[segment.next_base_offset] = transactions.after(before)
         return check_aborted(segment, transactions, aborted, before)
 
-    def _before(self, offset: int) -> OpenTransactions:
+    def _before(self, offset: int) -> InheritedTransactions:
         known = self._open_at.get(offset)
         if known is None:
             snapshot = self.snapshots.get(offset)
             shown = {} if snapshot is None else _open_in(snapshot, self.sources)
-            known = OpenTransactions(shown, known_from=offset)
+            known = InheritedTransactions(shown, known_from=offset)
         return known
 
 
@@ -373,14 +373,14 @@ def judge_indexes(read: Sequence[ReadSegment], known_open: Mapping[int, Mapping[
 
     ``known_open`` has the open transactions, producers and first offsets, by offset, where all are known.
     """
-    before = OpenTransactions({}, known_from=read[0].segment.base_offset) if read else OpenTransactions({}, 0)
+    before = InheritedTransactions({}, known_from=read[0].segment.base_offset) if read else InheritedTransactions({}, 0)
     for segment in read:
         base_offset, end = segment.segment.base_offset, segment.segment.next_base_offset or segment.segment.base_offset
         if before.known_from and base_offset in known_open:
-            before = OpenTransactions(known_open[base_offset], known_from=0)
+            before = InheritedTransactions(known_open[base_offset], known_from=0)
         if segment.found is None:
             yield JudgedIndex(segment.segment, segment.there, (), None, is_all_known=False)
-            before = OpenTransactions({}, known_from=end)
+            before = InheritedTransactions({}, known_from=end)
             continue
         if segment.there is None:
             problems: tuple[str, ...] = ("is damaged",)
