@@ -24,7 +24,7 @@ from resnap.replay.boundary_state import BoundaryState, harmful, idle_state, in_
 from resnap.replay.comparison import IdleSince, compare
 from resnap.replay.explain import batches_of
 from resnap.replay.kernel.summary import NONE
-from resnap.replay.results import BoundaryResult, Outcome
+from resnap.replay.results import BoundaryOutcome, BoundaryResult
 from resnap.replay.scan.splits import Anchor, write_state
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.names import segment_name
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.explain import Batch
     from resnap.replay.kernel.summary import Array, BoolArray, IntArray
-    from resnap.replay.plan import Boundary, PartitionPlan, Run
+    from resnap.replay.plan import Boundary, PartitionPlan, SegmentRun
     from resnap.replay.results import IdRange, SnapshotSink
     from resnap.replay.scan.splits import Piece
     from resnap.storage.sources.files import Sources
@@ -100,7 +100,7 @@ def _kept_after_ms(plan: PartitionPlan, clock_ms: int) -> int | None:
     return plan.rules.kept_after_ms(clock_ms) if clock_ms >= 0 else None
 
 
-def kept_places(plan: PartitionPlan, run: Run) -> frozenset[int]:
+def kept_places(plan: PartitionPlan, run: SegmentRun) -> frozenset[int]:
     """Return the indexes of the segments after which the state is cached: the last ones of ``run``, with growing gaps.
 
     The newest is for a log that has grown; the older ones are for runs whose oldest remaining segment is deeper.
@@ -121,7 +121,7 @@ KEPT_BACK = (1, 2, 4, 16)
 
 
 def keep_state(
-    plan: PartitionPlan, run: Run, seen: Piece, offset: int, *, oldest_clock_ms: int | None, lacks_records: bool
+    plan: PartitionPlan, run: SegmentRun, seen: Piece, offset: int, *, oldest_clock_ms: int | None, lacks_records: bool
 ) -> Anchor | None:
     """Write the state ``seen`` at ``offset`` as an anchor; None if that fails, which only costs later reading."""
     if plan.keep_in is None or (seen.rows["illegal_offset"] != NONE).any():
@@ -169,7 +169,7 @@ def _forgotten(rows: Array, certain_silence_ms: int) -> BoolArray:
     return rows["last_is_marker"] & (rows["timestamp"] >= 0) & certain
 
 
-def may_be_pruned(unknown: Array, run: Run) -> bool:
+def may_be_pruned(unknown: Array, run: SegmentRun) -> bool:
     """Whether an entry that snapshots show, but the anchor of ``run`` lacks, may have been pruned from it."""
     if run.anchor is None or run.anchor.pruned_ms is None:
         return False
@@ -177,7 +177,7 @@ def may_be_pruned(unknown: Array, run: Run) -> bool:
     return bool((is_open | (unknown["timestamp"] > run.anchor.pruned_ms)).any())
 
 
-def must_be_given_up(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> bool:
+def must_be_given_up(state: Array, plan: PartitionPlan, run: SegmentRun, oldest_clock_ms: int | None) -> bool:
     """Whether ``run`` met a producer whose rows, pruned from its anchor, may matter after all."""
     if run.anchor is None or run.anchor.pruned_ms is None:
         return False
@@ -228,7 +228,7 @@ def make_snapshot(
         comparison = replace(comparison, sha256=sha256)
     return BoundaryResult(
         boundary=boundary,
-        outcome=Outcome.REBUILT,
+        outcome=BoundaryOutcome.REBUILT,
         as_of_ms=as_of_ms,
         window_start_offset=window_start_offset,
         known_from_offset=known_from_offset,

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.evidence import ShownTransaction
     from resnap.replay.kernel.summary import Array
-    from resnap.replay.plan import Boundary, PartitionPlan, Run
+    from resnap.replay.plan import Boundary, PartitionPlan, SegmentRun
     from resnap.replay.scan.producer_table import ProducerTable
     from resnap.storage.log.producer_snapshot import ProducerEntry
 
@@ -60,7 +60,7 @@ class BoundaryState:
 def boundary_state(
     state: Array,
     plan: PartitionPlan,
-    run: Run,
+    run: SegmentRun,
     boundary: Boundary,
     as_of_ms: int,
     *,
@@ -155,7 +155,7 @@ def _spanning_unseen(state: Array, read_from: int, boundary: Boundary, shown: Co
 def quick_boundary_state(
     table: ProducerTable,
     plan: PartitionPlan,
-    run: Run,
+    run: SegmentRun,
     boundary: Boundary,
     as_of_ms: int,
     *,
@@ -175,7 +175,7 @@ def quick_boundary_state(
     return None if entries is None else BoundaryState(entries=entries, left_out=(), unexplained_since_ms=None)
 
 
-def _past_ms(plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> int:
+def _past_ms(plan: PartitionPlan, run: SegmentRun, oldest_clock_ms: int | None) -> int:
     """Return the latest time at which a producer may first appear and yet have an earlier batch or transaction."""
     if run.seen_since_ms is None:
         return _ALWAYS_MS if _cut_by_retention(plan, run) else _NEVER_MS
@@ -226,7 +226,7 @@ def _with_partial(found: BoundaryState, boundary: Boundary) -> BoundaryState:
 
 
 def _doubts(
-    rows: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None
+    rows: Array, plan: PartitionPlan, run: SegmentRun, oldest_clock_ms: int | None
 ) -> tuple[BoolArray, BoolArray, BoolArray]:
     """Return which rows lack their batch, their transaction's first offset, and their coordinator epoch."""
     marker_first = rows["first_is_marker"] & rows["one_epoch"] & ~rows["has_data"]
@@ -248,7 +248,7 @@ def _doubts(
     )
 
 
-def _cut_by_retention(plan: PartitionPlan, run: Run) -> bool:
+def _cut_by_retention(plan: PartitionPlan, run: SegmentRun) -> bool:
     return (plan.segments[0].base_offset if run.anchor is None else run.anchor.read_from) > 0
 
 
@@ -263,14 +263,14 @@ def _may_lie_across_the_cut(rows: Array, plan: PartitionPlan, oldest_clock_ms: i
     return may_lie
 
 
-def in_doubt(rows: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:
+def in_doubt(rows: Array, plan: PartitionPlan, run: SegmentRun, oldest_clock_ms: int | None) -> BoolArray:
     """Return for which producers in ``rows`` something may be missing, before evidence is considered."""
     batch, transaction, coordinator = _doubts(rows, plan, run, oldest_clock_ms)
     doubtful: BoolArray = batch | transaction | coordinator
     return doubtful
 
 
-def may_have_begun_below(state: Array, plan: PartitionPlan, run: Run, oldest_clock_ms: int | None) -> BoolArray:
+def may_have_begun_below(state: Array, plan: PartitionPlan, run: SegmentRun, oldest_clock_ms: int | None) -> BoolArray:
     """Return which producers have an open transaction that may have begun below the run.
 
     While one is open, a broker accepts only transactional batches from its producer (``ProducerAppendInfo``).
@@ -284,13 +284,13 @@ def may_have_begun_below(state: Array, plan: PartitionPlan, run: Run, oldest_clo
     return begun & ~_silent_before(state["first_timestamp"], run, plan.rules.silence_ms, oldest_clock_ms)
 
 
-def _silent_before(first_ms: IntArray, run: Run, silence_ms: int, oldest_clock_ms: int | None) -> BoolArray:
+def _silent_before(first_ms: IntArray, run: SegmentRun, silence_ms: int, oldest_clock_ms: int | None) -> BoolArray:
     """Return which producers were certainly silent for ``silence_ms`` before they first appear in the run."""
     silent: BoolArray = first_ms >= _silent_from_ms(run, silence_ms, oldest_clock_ms)
     return silent
 
 
-def _silent_from_ms(run: Run, silence_ms: int, oldest_clock_ms: int | None) -> int:
+def _silent_from_ms(run: SegmentRun, silence_ms: int, oldest_clock_ms: int | None) -> int:
     """Return the time from which on a first appearance certainly follows a silence of ``silence_ms``.
 
     Timestamps of unread segments come from clients, and a client may stamp its records years back. So a server clock

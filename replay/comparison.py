@@ -110,13 +110,7 @@ IdleSince: TypeAlias = "tuple[IntArray, IntArray]"
 and between the last marker and the last data batch, 0 where the marker was not read."""
 
 
-_VALUE_FIELDS = (
-    "producer_epoch",
-    "last_sequence",
-    "last_offset",
-    "offset_delta",
-    "timestamp",
-)
+_VALUE_FIELDS: Final = ("producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp")
 
 
 def compare(
@@ -158,7 +152,7 @@ def compare(
     inside = at < len(ids)
     present[inside] = ids[at[inside]] == rebuilt["producer_id"][inside]
     ours, matched = rebuilt[present], theirs[at[present]]
-    equal = _equal_values(ours, matched) & _equal_transactions(ours, matched, read_from)
+    equal = _are_equal(_VALUE_FIELDS, ours, matched) & _equal_transactions(ours, matched, read_from)
     lost = equal & (ours["coordinator_epoch"] != matched["coordinator_epoch"]) & (matched["coordinator_epoch"] == NONE)
     forgotten = (ours["coordinator_epoch"] == NONE) & (read_from > 0)
     kept = equal & (ours["coordinator_epoch"] == NONE) & (matched["coordinator_epoch"] != NONE) & ~forgotten
@@ -213,16 +207,13 @@ def _lacks_batch_alone(ours: Array, theirs: Array) -> BoolArray:
     lacks: BoolArray = (
         _is_idle(ours) & _is_idle(theirs) & (theirs["last_offset"] == NONE) & (ours["last_offset"] != NONE)
     )
-    for name in ("producer_epoch", "timestamp", "coordinator_epoch"):
-        lacks &= ours[name] == theirs[name]
     lacks &= (theirs["last_sequence"] == NONE) & (theirs["offset_delta"] == 0)
-    return lacks
+    return lacks & _are_equal(("producer_epoch", "timestamp", "coordinator_epoch"), ours, theirs)
 
 
-def _equal_values(ours: Array, theirs: Array) -> BoolArray:
-    equal = np.ones(len(ours), dtype=bool)
-    for name in _VALUE_FIELDS:
-        equal &= ours[name] == theirs[name]
+def _are_equal(names: tuple[str, ...], ours: Array, theirs: Array) -> BoolArray:
+    """Return which entries have equal values in the fields ``names``."""
+    equal: BoolArray = np.logical_and.reduce([ours[name] == theirs[name] for name in names])
     return equal
 
 
@@ -253,8 +244,7 @@ def _by_older_rules(ours: Array, theirs: Array) -> BoolArray:
     Source: ``ProducerAppendInfo.appendEndTxnMarker`` of 0.11.0 and 2.4.0; KAFKA-5494, KAFKA-9144.
     """
     by_marker = _is_idle(ours) & _is_idle(theirs) & (ours["coordinator_epoch"] != NONE)
-    for name in ("producer_epoch", "last_sequence", "coordinator_epoch"):
-        by_marker &= ours[name] == theirs[name]
+    by_marker &= _are_equal(("producer_epoch", "last_sequence", "coordinator_epoch"), ours, theirs)
     same_batch = (ours["last_offset"] == theirs["last_offset"]) & (ours["offset_delta"] == theirs["offset_delta"])
     as_batch = (theirs["last_offset"] > ours["last_offset"]) & (theirs["offset_delta"] == 0)
     stale = same_batch & (theirs["timestamp"] < ours["timestamp"])

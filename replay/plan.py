@@ -62,7 +62,7 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class SegmentRun:
     """Segments [start, end) by index, folded together, with the boundaries written on the way, ascending."""
 
     start: int
@@ -78,7 +78,7 @@ class Run:
     """Nothing more can be read: unexplained producers are omitted, without reading further."""
     anchor: Anchor | None = None
     """The state to begin with, of everything below ``start`` that matters."""
-    unanchored: Run | None = None
+    unanchored: SegmentRun | None = None
     """With an anchor: the run to make without it, should it leave a doubt."""
 
     def read_from(self, plan: PartitionPlan) -> int:
@@ -93,7 +93,7 @@ class PartitionPlan:
     topic_partition: TopicPartition
     segments: Sequence[SegmentSpan]
     rules: ReplayRules
-    runs: tuple[Run, ...]
+    runs: tuple[SegmentRun, ...]
     """Ascending and apart from each other; the last one is the window, where there is one."""
     idle: Sequence[Boundary]
     """Boundaries for which nothing need be read."""
@@ -106,7 +106,7 @@ class PartitionPlan:
     keep_in: str | None = None
     """Directory for the states that later replays may begin with; None to keep none."""
 
-    def known_from(self, run: Run | None = None) -> int:
+    def known_from(self, run: SegmentRun | None = None) -> int:
         """Return the first available offset of the log; if ``run`` begins at an anchor, that of the anchor's run.
 
         A log begins at offset 0. If this is later, producers may be alive whose batches were deleted.
@@ -115,7 +115,7 @@ class PartitionPlan:
             return run.anchor.known_from
         return self.segments[0].base_offset if self.segments else 0
 
-    def proven_from(self, read_from: int, run: Run | None = None) -> int:
+    def proven_from(self, read_from: int, run: SegmentRun | None = None) -> int:
         """Return the offset from which all is known of a boundary for which ``run`` has read from ``read_from`` on.
 
         That is the first available one, unless ``--max-reach-back`` left what is below ``read_from`` unread, and no
@@ -225,11 +225,15 @@ def _runs(
     *,
     to_end: bool,
     high_watermark: int | None,
-) -> tuple[tuple[Run, ...], Sequence[Boundary]]:
+) -> tuple[tuple[SegmentRun, ...], Sequence[Boundary]]:
     """Cover the boundaries by runs; also return those that need no reading."""
     full = [boundary for boundary in boundaries if boundary.coverage is Coverage.WINDOW]
     older = [boundary for boundary in boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
-    stretches = [stretch for boundary in older if (stretch := _spanning_stretch(segments, boundary))]
+    stretches = [
+        (segment_at(segments, begun), boundary.segment_index + 1)
+        for boundary in older
+        if (begun := _begun_at(boundary)) is not None
+    ]
     if not ((full or to_end) and segments):
         return _place([_stretch(*ends) for ends in _merge(stretches)], boundaries)
     cut_ms = _cut_ms(full, rules)
@@ -310,13 +314,6 @@ def segment_at(segments: Sequence[SegmentSpan], offset: int) -> int:
     return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
 
 
-def _spanning_stretch(segments: Sequence[SegmentSpan], boundary: Boundary) -> tuple[int, int] | None:
-    begun = _begun_at(boundary)
-    if begun is None:
-        return None
-    return segment_at(segments, begun), boundary.segment_index + 1
-
-
 def _merge(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join overlapping ranges [start, end)."""
     merged: list[tuple[int, int]] = []
@@ -328,8 +325,8 @@ def _merge(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _stretch(start: int, end: int) -> Run:
-    return Run(start=start, end=end, last_chance=True)
+def _stretch(start: int, end: int) -> SegmentRun:
+    return SegmentRun(start=start, end=end, last_chance=True)
 
 
 def _with_window(
@@ -338,7 +335,7 @@ def _with_window(
     window: tuple[int, int],
     earliest: int,
     evidence: Evidence,
-) -> list[Run]:
+) -> list[SegmentRun]:
     """Return the runs for ``stretches`` and ``window``, which has the largest end and becomes the last run.
 
     The segments below the window's start give the time since which it has seen everything.
@@ -347,7 +344,7 @@ def _with_window(
     unread = (
         span.mtime_ms if span.largest_timestamp_ms is None else span.largest_timestamp_ms for span in segments[:start]
     )
-    last = Run(
+    last = SegmentRun(
         start=start,
         end=end,
         seen_since_ms=max(unread, default=None),
@@ -358,12 +355,12 @@ def _with_window(
     return [*(_stretch(*ends) for ends in others), last]
 
 
-def _with_boundaries(run: Run, boundaries: Sequence[Boundary]) -> Run:
+def _with_boundaries(run: SegmentRun, boundaries: Sequence[Boundary]) -> SegmentRun:
     first, end = (bisect_left(boundaries, index, key=lambda b: b.segment_index) for index in (run.start, run.end))
     return replace(run, boundaries=pack_all(boundaries[first:end], "offset"))
 
 
-def _place(runs: Sequence[Run], boundaries: Sequence[Boundary]) -> tuple[tuple[Run, ...], Sequence[Boundary]]:
+def _place(runs: list[SegmentRun], boundaries: Sequence[Boundary]) -> tuple[tuple[SegmentRun, ...], Sequence[Boundary]]:
     """Assign each boundary to the run that passes it; also return those that no run passes."""
     placed = tuple(_with_boundaries(run, boundaries) for run in runs)
     made = {boundary.offset for run in placed for boundary in run.boundaries}

@@ -31,11 +31,11 @@ from resnap.storage.spans import span
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.plan import PartitionPlan, SegmentRun
     from resnap.replay.results import PartitionResult, SnapshotSink
 
 
-def plan_splits(plan: PartitionPlan, run: Run, part_bytes: int | None = None) -> Iterator[Split]:
+def plan_splits(plan: PartitionPlan, run: SegmentRun, part_bytes: int | None = None) -> Iterator[Split]:
     """Yield the splits of ``run`` in offset order, after the split for its anchor.
 
     A segment is one split, or, if ``part_bytes`` is given, several of at least about that size.
@@ -226,7 +226,7 @@ def _rebuild_once(plan: PartitionPlan, sink: SnapshotSink, reading: Reading, pro
     return partition_result(plan, runs, make_idle(plan, sink, reading.sources))
 
 
-def _scan_run(plan: PartitionPlan, run: Run, reading: Reading, progress: Progress) -> Iterator[SplitSummary]:
+def _scan_run(plan: PartitionPlan, run: SegmentRun, reading: Reading, progress: Progress) -> Iterator[SplitSummary]:
     """Yield the summaries of the run's splits in order."""
     silence_ms = plan.rules.written_under.certain_silence_ms
     size_bytes = sum(segment.size_bytes for segment in plan.segments[run.start : run.end])

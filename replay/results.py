@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 
     from resnap.replay.evidence import BoundaryEvidence
     from resnap.replay.kernel.summary import Array
-    from resnap.replay.plan import Boundary, Coverage, Run
+    from resnap.replay.plan import Boundary, Coverage, SegmentRun
     from resnap.replay.scan.splits import Anchor, SplitSummary
     from resnap.storage.errors import ResnapError
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import LeftOut, SnapshotDigest
 
 
-class Outcome(StrEnum):
-    """The outcome of one boundary."""
+class BoundaryOutcome(StrEnum):
+    """The outcome of one boundary; of several, for ranges of producers, the one declared last counts."""
 
     REBUILT = "rebuilt"
-    DAMAGED = "damaged"
-    """A segment below it is not what Kafka writes."""
-    UNREADABLE = "unreadable"
-    """A segment below it could not be read: the system or a store refused or failed, or it has gone."""
-    ILLEGAL = "invalid-txn-state"
-    """Below it is input that Kafka itself refuses to load."""
     UNEXPLAINED = "unexplained"
     """More must be read first; never the last word of a replay."""
+    ILLEGAL = "invalid-txn-state"
+    """Below it is input that Kafka itself refuses to load."""
+    UNREADABLE = "unreadable"
+    """A segment below it could not be read: the system or a store refused or failed, or it has gone."""
+    DAMAGED = "damaged"
+    """A segment below it is not what Kafka writes."""
 
 
-BLIND: Final = frozenset({Outcome.DAMAGED, Outcome.UNREADABLE})
+BLIND: Final = frozenset({BoundaryOutcome.DAMAGED, BoundaryOutcome.UNREADABLE})
 """What is above could not be seen."""
 
 
-def blind_outcome(error: ResnapError | None) -> Outcome:
+def blind_outcome(error: ResnapError | None) -> BoundaryOutcome:
     """Return the outcome of the boundaries above a segment in which ``error`` occurred."""
-    return Outcome.DAMAGED if error is None or isinstance(error, DataError) else Outcome.UNREADABLE
+    return BoundaryOutcome.DAMAGED if error is None or isinstance(error, DataError) else BoundaryOutcome.UNREADABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class BoundaryResult:
     """The result of one boundary, written or not."""
 
     boundary: Boundary
-    outcome: Outcome
+    outcome: BoundaryOutcome
     as_of_ms: int
     window_start_offset: int | None
     """Base offset of the first segment that was read for it; None if nothing was."""
@@ -173,7 +173,7 @@ def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | 
 
 def join_rounds(earlier: PartitionResult | None, later: PartitionResult) -> PartitionResult:
     """Return ``later``, with the results of ``earlier`` where only the longer window met damage."""
-    made = {b.offset: b for b in earlier.boundaries if b.outcome is Outcome.REBUILT} if earlier else {}
+    made = {b.offset: b for b in earlier.boundaries if b.outcome is BoundaryOutcome.REBUILT} if earlier else {}
     return replace(
         later,
         boundaries=tuple(made.get(b.offset, b) if b.outcome in BLIND else b for b in later.boundaries),
@@ -208,7 +208,7 @@ def id_ranges(starts: Sequence[int]) -> tuple[IdRange, ...]:
     return tuple(IdRange(first, end) for first, end in zip((-1, *starts), (*starts, None), strict=True))
 
 
-def within(plan: PartitionPlan, run: Run, ids: IdRange) -> tuple[PartitionPlan, Run]:
+def within(plan: PartitionPlan, run: SegmentRun, ids: IdRange) -> tuple[PartitionPlan, SegmentRun]:
     """Return ``plan`` and its ``run`` with only the evidence that concerns ``ids``."""
     narrowed = tuple(
         replace(
@@ -242,11 +242,11 @@ def of_range(summary: SplitSummary, ids: IdRange) -> SplitSummary:
 
 def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
     """Return the joined result of one boundary from all ranges; its digest is not known yet."""
-    outcome = max((boundary.outcome for boundary in ranges), key=_GRAVITY.index)
+    outcome = max((boundary.outcome for boundary in ranges), key=[*BoundaryOutcome].index)
     given_up = any(boundary.unexplained_since_ms == 0 for boundary in ranges)
-    outcome = Outcome.UNEXPLAINED if given_up else outcome
+    outcome = BoundaryOutcome.UNEXPLAINED if given_up else outcome
     of_outcome = [boundary for boundary in ranges if boundary.outcome is outcome]
-    if outcome is not Outcome.REBUILT:
+    if outcome is not BoundaryOutcome.REBUILT:
         return replace(
             of_outcome[0],
             unexplained_since_ms=min(_known(of_outcome, lambda boundary: boundary.unexplained_since_ms), default=None),
@@ -261,9 +261,6 @@ def join_boundaries(ranges: Sequence[BoundaryResult]) -> BoundaryResult:
         left_out=fewest(left_out for boundary in ranges for left_out in boundary.left_out),
         comparison=_join_comparisons(_known(ranges, lambda boundary: boundary.comparison)),
     )
-
-
-_GRAVITY: Final = (Outcome.REBUILT, Outcome.UNEXPLAINED, Outcome.ILLEGAL, Outcome.UNREADABLE, Outcome.DAMAGED)
 
 
 def _known(ranges: Sequence[_R], value: Callable[[_R], _T | None]) -> list[_T]:

@@ -24,7 +24,7 @@ from resnap.replay.boundary_state import (
 from resnap.replay.comparison import SnapshotVerdict
 from resnap.replay.kernel.summary import NONE, IntArray
 from resnap.replay.plan import Coverage
-from resnap.replay.results import BoundaryResult, Outcome, PartitionResult, blind_outcome
+from resnap.replay.results import BoundaryOutcome, BoundaryResult, PartitionResult, blind_outcome
 from resnap.replay.scan.splits import ANCHOR_PART, Piece
 from resnap.replay.window import roll_time_ms
 from resnap.storage.sources.files import PLAIN
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.anchor import IdleTimes
     from resnap.replay.kernel.summary import Array
-    from resnap.replay.plan import Boundary, PartitionPlan, Run
+    from resnap.replay.plan import Boundary, PartitionPlan, SegmentRun
     from resnap.replay.results import IdRange, SnapshotSink
     from resnap.replay.scan.producer_table import ProducerTable
     from resnap.replay.scan.splits import Anchor, SplitSummary
@@ -47,7 +47,7 @@ class RunCombine:
     """Combines the summaries of one run, which come in offset order."""
 
     plan: PartitionPlan
-    run: Run
+    run: SegmentRun
     sink: SnapshotSink
     ids: IdRange | None = None
     """The producers whose rows are given; None for all."""
@@ -150,7 +150,7 @@ class RunCombine:
         boundaries = (*self._learnt(), *unseen)
         if self._given_up:
             boundaries = tuple(
-                self._result(found.boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0) for found in boundaries
+                self._result(made.boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=0) for made in boundaries
             )
         return PartitionResult(
             topic_partition=self.plan.topic_partition,
@@ -173,14 +173,14 @@ class RunCombine:
         for found in self._results:
             kept_after_ms = self.plan.rules.kept_after_ms(found.as_of_ms)
             of_it = [one for one in base_findings if one.up_to >= found.offset and one.kept_until_ms > kept_after_ms]
-            is_made = found.outcome is Outcome.REBUILT and found.coverage is Coverage.WINDOW
+            is_made = found.outcome is BoundaryOutcome.REBUILT and found.coverage is Coverage.WINDOW
             if not (of_it and is_made):
                 yield self._with_past(found) if is_made else found
                 continue
             moved, unmoved = (
                 frozenset(one.producer_id for one in of_it if one.was_there == was_there) for was_there in (False, True)
             )
-            yield replace(self._result(found.boundary, Outcome.UNEXPLAINED), moved=moved, unmoved=unmoved)
+            yield replace(self._result(found.boundary, BoundaryOutcome.UNEXPLAINED), moved=moved, unmoved=unmoved)
 
     def _with_past(self, found: BoundaryResult) -> BoundaryResult:
         """Add producers that appear only above the boundary, but existed before: their entry is unknown.
@@ -249,7 +249,7 @@ class RunCombine:
         )  # fmt: skip
         unread_since_ms = None if made.comparison is None else made.comparison.unread_since_ms
         if unread_since_ms is not None and boundary.coverage is Coverage.WINDOW and not self.run.last_chance:
-            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=max(unread_since_ms, 1))
+            return self._result(boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=max(unread_since_ms, 1))
         return made
 
     def _producers_read(self) -> IntArray:
@@ -269,16 +269,16 @@ class RunCombine:
         illegal = self._state["illegal_offset"][self._state["illegal_offset"] != NONE]
         if len(illegal):
             reason = f"non-transactional data inside an open transaction at offset {int(illegal.min())}"
-            return self._result(boundary, Outcome.ILLEGAL, reason=reason)
+            return self._result(boundary, BoundaryOutcome.ILLEGAL, reason=reason)
         if self._is_given_up():
-            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=0)
+            return self._result(boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=0)
         if needed_since_ms is not None:
-            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=needed_since_ms)
+            return self._result(boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=needed_since_ms)
         found = boundary_state(
             self._state, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms, base=self._base
         )
         if found.unexplained_since_ms is not None and not self.run.last_chance:
-            return self._result(boundary, Outcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
+            return self._result(boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
         return found
 
     def _needed_since_ms(self, boundary: Boundary) -> int | None:
@@ -309,7 +309,7 @@ class RunCombine:
     def _result(
         self,
         boundary: Boundary,
-        outcome: Outcome,
+        outcome: BoundaryOutcome,
         *,
         reason: str | None = None,
         unexplained_since_ms: int | None = None,
@@ -325,7 +325,7 @@ class RunCombine:
         )
 
 
-def _begun_with(plan: PartitionPlan, run: Run) -> Base:
+def _begun_with(plan: PartitionPlan, run: SegmentRun) -> Base:
     """Return the base of ``run``; empty for boundaries beyond the window, where evidence names all that matter."""
     if run is not plan.runs[-1] or any(boundary.coverage is not Coverage.WINDOW for boundary in run.boundaries[-1:]):
         return NO_BASE

@@ -98,7 +98,7 @@ def second(at_ms: int) -> str:
     return instant(at_ms - at_ms % 1000).replace(".000Z", "Z")
 
 
-def span(duration_ms: int) -> str:
+def exact_duration(duration_ms: int) -> str:
     """Return a time span as people write it, such as ``7 days``: in the largest unit that divides it."""
     for unit_ms, unit in _UNITS_MS:
         if duration_ms and duration_ms % unit_ms == 0:

@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay.evidence import segment_spans
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import DISCARD
 from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from resnap.storage.words import first_of, instant, some
@@ -158,7 +158,7 @@ def _is_apart(segment: ShippedSegment, found: BoundaryResult | None) -> bool:
     """Whether ``segment`` does not end at a boundary of this log, and may lack producers."""
     if found is None or found.offset == segment.next_base_offset:
         return found is None
-    return found.outcome is not Outcome.REBUILT or bool(found.entries)
+    return found.outcome is not BoundaryOutcome.REBUILT or bool(found.entries)
 
 
 def _lack(
@@ -167,7 +167,7 @@ def _lack(
     """Return ``segment`` with the producers that its snapshot lacks, or why it was not compared; else None."""
     if found is None or found.offset != segment.next_base_offset:
         return None  # if no producer is alive, none is missing
-    if found.outcome is not Outcome.REBUILT or found.comparison is None:
+    if found.outcome is not BoundaryOutcome.REBUILT or found.comparison is None:
         return segment, f"it may lack producers: {found.reason or 'it could not be compared'}"
     lacks = lacking(found, found.comparison, plan, segment.snapshot_origin)
     return (segment, f"it lacks {producers_text(lacks)}") if lacks.total else None

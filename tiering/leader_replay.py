@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import scratch_directory, snapshot_key
 from resnap.storage.errors import ClusterError, ResnapError, UsageError
 from resnap.storage.log.producer_snapshot import read_snapshot
@@ -233,7 +233,7 @@ def _compare(
 ) -> Iterator[ReplicaFinding]:
     """Yield what replicas lack of the state that the replay of a partition gives."""
     (found,) = result.boundaries
-    if found.outcome is not Outcome.REBUILT:
+    if found.outcome is not BoundaryOutcome.REBUILT:
         why = f"its log cannot be replayed: {found.reason or result.error}"
         yield place.finding(None, ReplicaState.UNKNOWN, why)
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from resnap.replay.results import Outcome, partition_result
+from resnap.replay.results import BoundaryOutcome, partition_result
 from resnap.replay.staging import DISCARD, snapshot_key
 from resnap.storage.disk import refuse_unwritable
 from resnap.storage.errors import FormatError, StalePlanError, UsageError
@@ -292,7 +292,7 @@ class Planner:
         there = {boundary.offset: boundary.existing for boundary in plan.boundaries if sink_url == DISCARD}
         for boundary in result.boundaries:
             made = there.get(boundary.offset)
-            if sink_url != DISCARD and boundary.outcome is Outcome.REBUILT:
+            if sink_url != DISCARD and boundary.outcome is BoundaryOutcome.REBUILT:
                 made = f"{sink_url}/{snapshot_key(result.topic_partition, boundary.offset)}"
             self.on_state(result.topic_partition, boundary.offset, boundary.entries, made)
 

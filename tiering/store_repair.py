@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from resnap.replay.boundary_state import harmful
 from resnap.replay.comparison import SOUND, SnapshotVerdict
 from resnap.replay.plan import Coverage
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.storage.errors import (
     ConfigurationError,
     FormatError,
@@ -306,7 +306,7 @@ class PartRepair:
         if not any(replayed.plan is plan for plan in partition.plans):
             partition.plans.append(replayed.plan)
         result = replayed.result
-        is_whole = result.outcome is Outcome.REBUILT and not harmful(result.left_out)
+        is_whole = result.outcome is BoundaryOutcome.REBUILT and not harmful(result.left_out)
         if partition.read and is_whole and result.coverage is Coverage.WINDOW:
             made = rebuilt_snapshot(partition.topic_partition, result, replayed.plan.rules, self._staged)
             partition.open_at[result.offset] = open_in(made.body)
@@ -324,7 +324,7 @@ class PartRepair:
     def _refusal(self, found: SnapshotCheck) -> ResnapError | None:
         """Return why a seemingly wrong snapshot is not replaced; None if it is."""
         replayed = found.replayed
-        if replayed is None or replayed.result.outcome is not Outcome.REBUILT:
+        if replayed is None or replayed.result.outcome is not BoundaryOutcome.REBUILT:
             return found.problem
         if replayed.lacks_records:
             return VerificationError(

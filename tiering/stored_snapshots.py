@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.comparison import NO_PRODUCERS, Producers
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import DISCARD, snapshot_key
 from resnap.storage.errors import (
     FormatError,
@@ -204,10 +204,10 @@ class StoredSnapshots:
                 self.check.unreadable[torn] = result.topic_partition
                 yield _not_compared(torn, str(result.error))
             for found in result.boundaries:
-                if torn is not None and found.outcome is not Outcome.REBUILT:
+                if torn is not None and found.outcome is not BoundaryOutcome.REBUILT:
                     continue  # it is compared once more, without the segment that is broken
                 check = self._check(by_partition[result.topic_partition], found, held, result.error)
-                is_made = found.outcome is Outcome.REBUILT
+                is_made = found.outcome is BoundaryOutcome.REBUILT
                 rebuilt = snapshot_key(result.topic_partition, found.offset) if is_made else None
                 replayed = ReplayedBoundary(by_partition[result.topic_partition], found, result.lacks_records)
                 yield check._replace(rebuilt=rebuilt, replayed=replayed)
@@ -215,7 +215,7 @@ class StoredSnapshots:
     def _torn(self, plan: PartitionPlan, result: PartitionResult) -> str | None:
         """Return the log at which a replay of some of the snapshots ended; None if no log caused it."""
         error = result.error
-        if error is None or all(boundary.outcome is Outcome.REBUILT for boundary in result.boundaries):
+        if error is None or all(boundary.outcome is BoundaryOutcome.REBUILT for boundary in result.boundaries):
             return None
         at = error.file if isinstance(error, FormatError) else None
         return next(
@@ -230,9 +230,9 @@ class StoredSnapshots:
         error: ResnapError | None,
     ) -> SnapshotCheck:
         snapshot = found.boundary.existing or ""
-        if found.outcome is not Outcome.REBUILT:
+        if found.outcome is not BoundaryOutcome.REBUILT:
             why = f"{plan.topic_partition} is not rebuilt up to {found.offset}: {found.reason or error}"
-            return _not_compared(snapshot, why, error if found.outcome is Outcome.UNREADABLE else None)
+            return _not_compared(snapshot, why, error if found.outcome is BoundaryOutcome.UNREADABLE else None)
         if found.comparison is None:  # it passed the look at its object, and did not come a second time
             return _not_compared(snapshot, "it could not be read again, or was deleted meanwhile")
         origin = held[snapshot].snapshot_origin

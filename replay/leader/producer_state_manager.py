@@ -4,7 +4,7 @@ Unlike the fold (``producer_state``), which applies a log without checks, this i
 validated first (``append_validation``), then applied whole or not at all. Producers are kept until they expire
 (KIP-854): neither retention nor DeleteRecords removes one. After a restart the state is what a snapshot and the batches
 above it give: only the last of five cached batches, and no verifications. The last stable offset is held by the
-transactions without a marker, or with an unreplicated one (``OpenTransactions``).
+transactions without a marker, or with an unreplicated one (``UnstableTransactions``).
 
 Time is an argument, the caller decides where snapshots are stored (``known_snapshots``), and nothing here is
 thread-safe.
@@ -84,7 +84,7 @@ class ProducerStateManager:
         self.settings = settings
         self.producers: dict[int, KnownProducer] = {}
         self.verifications: dict[int, Verification] = {}
-        self.transactions = OpenTransactions()
+        self.transactions = UnstableTransactions()
         self.snapshots = KnownSnapshots(snapshots)
         self.end_offset = 0
         """Exclusive end of what the state covers."""
@@ -334,7 +334,7 @@ class ProducerStateManager:
         self._oldest_transaction_ms = known.entry.timestamp if known else NO_TIMESTAMP
 
 
-class OpenTransactions:
+class UnstableTransactions:
     """Transactions by their first offset."""
 
     def __init__(self) -> None:

@@ -84,7 +84,7 @@ class Anchor:
     known_from: int
     """First available offset of the log for the run that began there."""
     seen_since_ms: int | None
-    """As in ``plan.Run``, of the run that began there; so are the next two."""
+    """As in ``plan.SegmentRun``, of the run that began there; so are the next two."""
     touched_until_ms: int | None
     cut_through: frozenset[int]
     oldest_clock_ms: int | None

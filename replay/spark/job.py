@@ -34,8 +34,8 @@ from resnap.replay.anchor import make_idle
 from resnap.replay.evidence import BoundaryEvidence
 from resnap.replay.rebuild import by_segment, whole
 from resnap.replay.results import (
+    BoundaryOutcome,
     IdRange,
-    Outcome,
     id_ranges,
     join_boundaries,
     join_rounds,
@@ -77,10 +77,10 @@ if TYPE_CHECKING:
     from pyspark import RDD, Accumulator, SparkContext
 
     from resnap.replay.kernel.summary import Array
-    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import BoundaryResult, PartitionResult, PartSink
     from resnap.replay.scan.splits import Split
-    from resnap.replay.spark.scan_tasks import IntArray, RunBlock
+    from resnap.replay.spark.scan_tasks import IntArray, PlannedRuns, RunBlock
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.s3_settings import S3Settings
 
@@ -210,7 +210,7 @@ class SparkRebuild:
             for plan in plans
         ]
 
-    def _results(self, runs: Sequence[tuple[PartitionPlan, Run]], stop: threading.Event) -> list[PartitionResult]:
+    def _results(self, runs: PlannedRuns, stop: threading.Event) -> list[PartitionResult]:
         context = self.context
         slots = context.defaultParallelism
         tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=slots)]
@@ -243,9 +243,7 @@ class SparkRebuild:
 
         return tasks.mapPartitions(scan_tasks)
 
-    def _combine_stage(
-        self, blocks: _Blocks, division: _Division, runs: Sequence[tuple[PartitionPlan, Run]], most: int
-    ) -> RDD[Made]:
+    def _combine_stage(self, blocks: _Blocks, division: _Division, runs: PlannedRuns, most: int) -> RDD[Made]:
         sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(most)
         tasks, first_task, starts = division
 
@@ -318,7 +316,8 @@ def _divide(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> 
     return tuple(tasks), first_task, starts
 
 
-def _assemble(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -> list[PartitionResult]:
+def _assemble(made: Iterable[Made], runs: PlannedRuns) -> list[PartitionResult]:
+    """Return the result of each run, joined from its ranges, with the boundaries as they were planned."""
     of_run: dict[int, list[tuple[int, PartitionResult]]] = {}
     boundaries: dict[int, list[BoundaryResult]] = {}
     for output in made:
@@ -329,22 +328,13 @@ def _assemble(made: Iterable[Made], runs: Sequence[tuple[PartitionPlan, Run]]) -
             of_run.setdefault(output.run, []).append((output.range, found))
         else:
             boundaries.setdefault(output.run, []).append(found)
-    return [
-        _with_boundaries(
-            [result for _, result in sorted(of_run[index], key=lambda one: one[0])], boundaries.get(index), run
-        )
-        for index, (_, run) in enumerate(runs)
-    ]
-
-
-def _with_boundaries(
-    ranges: Sequence[PartitionResult], merged: Sequence[BoundaryResult] | None, run: Run
-) -> PartitionResult:
-    """Return the result of ``run``, with its boundaries as they were planned."""
-    planned = {boundary.offset: boundary for boundary in run.boundaries}
-    found = ranges[0].boundaries if merged is None else merged
-    joined = ranges[0] if len(ranges) == 1 else join_runs(ranges)
-    return replace(joined, boundaries=tuple(replace(boundary, boundary=planned[boundary.offset]) for boundary in found))
+    results = []
+    for index, (_, run) in enumerate(runs):
+        ranges = [result for _, result in sorted(of_run[index], key=lambda one: one[0])]
+        planned = {boundary.offset: boundary for boundary in run.boundaries}
+        made_at = (replace(at, boundary=planned[at.offset]) for at in boundaries.get(index, ranges[0].boundaries))
+        results.append(replace(ranges[0] if len(ranges) == 1 else join_runs(ranges), boundaries=tuple(made_at)))
+    return results
 
 
 def combine(
@@ -436,7 +426,7 @@ def merge(made: Iterable[Made], topic_partitions: Mapping[int, TopicPartition], 
 def _merge_boundary(stored: Sequence[Stored], topic_partition: TopicPartition, sink: PartSink) -> BoundaryResult:
     ranges = [pickle.loads(blob.read()) for blob in stored if blob.place[2] == RESULT]  # noqa: S301 - of our own tasks
     joined = join_boundaries(ranges)
-    if joined.outcome is not Outcome.REBUILT:
+    if joined.outcome is not BoundaryOutcome.REBUILT:
         return joined
     parts = (np.frombuffer(block.read(), dtype=ENTRY_DTYPE) for block in stored if block.place[2] == ENTRIES)
     digest = sink.write_parts(topic_partition, joined.offset, parts, joined.entries)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from resnap.replay.kernel.summary import Array
-    from resnap.replay.plan import PartitionPlan, Run
+    from resnap.replay.plan import PartitionPlan, SegmentRun
     from resnap.replay.scan.splits import Reading, Split, SplitSummary
     from resnap.storage.crc32c import Buffer
 
@@ -85,7 +85,7 @@ def block_bytes(partitions: int) -> int:
     return max(LEAST_BYTES, min(MOST_BYTES, _WAITING_BYTES // min(10 * partitions, 1000)))
 
 
-def plan_of(stored: Stored) -> tuple[PartitionPlan, Run]:
+def plan_of(stored: Stored) -> tuple[PartitionPlan, SegmentRun]:
     """Return the plan and the run in the first block of a run."""
     plan, run = pickle.loads(stored.read())  # noqa: S301 - written by our own tasks
     return plan, run
@@ -213,12 +213,14 @@ def _mix(ids: IntArray) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-ScanTask: TypeAlias = tuple[list[tuple[int, "PartitionPlan", "Run"]], list[tuple[int, "Split", int]]]
+PlannedRuns: TypeAlias = "Sequence[tuple[PartitionPlan, SegmentRun]]"
+"""The runs of a job, each with its plan; elsewhere a run is its index among them."""
+ScanTask: TypeAlias = tuple[list[tuple[int, "PartitionPlan", "SegmentRun"]], list[tuple[int, "Split", int]]]
 """The runs whose first split is in a task, as (index of the run in the job, plan, run), and all of its splits, as
 (index of the run, split, certain silence in milliseconds)."""
 
 
-def pack(runs: Sequence[tuple[PartitionPlan, Run]], reading: Reading, *, slots: int) -> list[ScanTask]:
+def pack(runs: PlannedRuns, reading: Reading, *, slots: int) -> list[ScanTask]:
     """Pack the splits of all runs into tasks of about equal size in bytes, keeping neighbours together.
 
     It makes ``TASKS_PER_SLOT`` tasks per slot, or more if these would exceed ``SCAN_TASK_BYTES`` or ``TASK_SPLITS``.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.job.reports import identity
 from resnap.storage.errors import ResnapError
-from resnap.storage.words import instant, span
+from resnap.storage.words import exact_duration, instant
 from resnap.tiering.cluster.replica_comparison import describe_producers, describe_transactions
 from resnap.tiering.controller.transactions.metadata import TransactionState
 from resnap.tiering.controller.transactions.open_transaction import ANY_SERVER, Ending
@@ -133,5 +133,5 @@ def _going_on(holder: TransactionMetadata | None) -> str:
     since = "" if holder.start_ms < 0 else f" since {instant(holder.start_ms)}"
     what = f"transactional id {holder.transactional_id!r} holds it, and is {holder.state.kafka_name}{since}"
     if holder.state is TransactionState.ONGOING:
-        return f"{what}; its coordinator aborts it after {span(holder.timeout_ms)}"
+        return f"{what}; its coordinator aborts it after {exact_duration(holder.timeout_ms)}"
     return f"{what}; its markers are being written"

@@ -24,7 +24,7 @@ from resnap.scheduler.settings.declaration import (
 from resnap.scheduler.settings.values import checked_as_of, checked_log_dir, split_list
 from resnap.storage.kafka_release import checked_version
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
-from resnap.storage.words import span
+from resnap.storage.words import exact_duration
 
 
 class SelectionSettings(SettingGroup):
@@ -187,7 +187,7 @@ class BrokerSettings(SettingGroup):
         if self.producer_id_expiration_ms is not None:
             return None
         return (
-            f"producer.id.expiration.ms is not known: {span(self.expiration_ms)} is assumed;"
+            f"producer.id.expiration.ms is not known: {exact_duration(self.expiration_ms)} is assumed;"
             " give --producer-id-expiration-ms or --server-properties"
         )
 

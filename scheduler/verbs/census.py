@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired
 import typer
 from typing_extensions import TypedDict
 
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import scratch_directory, snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE
 from resnap.scheduler.job.contract import PartitionState, Request, Result, Unread, Verb, View, unread
@@ -28,7 +28,7 @@ from resnap.scheduler.verbs.plots import check_plot, draw_census
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, principals_in
 from resnap.storage.errors import DataError, ResnapError, UsageError, in_file
 from resnap.storage.log.producer_snapshot import entries_in, snapshot_arrays
-from resnap.storage.words import human_bytes, human_count, instant, second, some, span
+from resnap.storage.words import exact_duration, human_bytes, human_count, instant, second, some
 from resnap.tiering.controller.transactions.state_log import transactional_ids
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, Owners, age_edges, makes_an_id_per_message
 from resnap.tiering.selection import warn_unmatched
@@ -125,7 +125,7 @@ class ProducerCounter:
                 result = replayed.result
                 selected, text = why[result.topic_partition]
                 (found,) = result.boundaries
-                if found.outcome is not Outcome.REBUILT:
+                if found.outcome is not BoundaryOutcome.REBUILT:
                     error = result.error or DataError(f"{result.topic_partition}: {found.reason}")
                     yield self._result(selected, error=error)
                     continue
@@ -342,7 +342,7 @@ class CensusView(View["Counted | Unread"]):
     def table_head(self) -> Row:
         """Return the same in words."""
         settings = self._context.settings
-        expiry = f"{span(settings.expiration_ms)} ({settings.expiration_origin})"
+        expiry = f"{exact_duration(settings.expiration_ms)} ({settings.expiration_origin})"
         return {"as of": second(self._now_ms), "producers expire after": expiry}
 
     def totals(self) -> Row:
@@ -378,7 +378,7 @@ class CensusView(View["Counted | Unread"]):
         for expiration in self._expirations:
             moments = (f"{human_count(count)} {_moment(name)}" for name, count in total.expires(expiration).items())
             expired = f"expired unless they write again: {', '.join(moments)}."
-            yield f"With a producer.id.expiration.ms of {span(expiration)}, {expired}"
+            yield f"With a producer.id.expiration.ms of {exact_duration(expiration)}, {expired}"
         if total.open_transactions:
             yield f"{some(total.open_transactions, 'producer')} with an open transaction: they do not expire."
         if total.ahead:

@@ -22,7 +22,7 @@ from resnap.scheduler.settings.layers import node_named, static_properties
 from resnap.scheduler.settings.values import json_form, shown_as
 from resnap.storage.errors import MetadataLogError, VerificationError
 from resnap.storage.sources.log_dirs import open_source
-from resnap.storage.words import human_count, instant, some, span
+from resnap.storage.words import exact_duration, human_count, instant, some
 from resnap.tiering.controller.audit import Audit, audit
 from resnap.tiering.controller.expiration import SETTINGS, expiration_history, expiration_of
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
@@ -203,7 +203,7 @@ class ConfigView(View["Reported[MetadataImage]"]):
         for change in _history(image, static):
             if change["since"] is not None:
                 who = "Any broker" if change["brokerId"] is None else f"Broker {change['brokerId']}"
-                yield f"{who}: producers expire after {span(change['expirationMs'])} since {change['since']}."
+                yield f"{who}: producers expire after {exact_duration(change['expirationMs'])} since {change['since']}."
 
 
 def _head(image: MetadataImage) -> Row:

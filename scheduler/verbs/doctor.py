@@ -53,7 +53,7 @@ from resnap.storage.stores.probe import (
 from resnap.storage.stores.protocol import CopyingStore, ObjectStore
 from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.version import package_version
-from resnap.storage.words import human_bytes, human_duration, second, some, span
+from resnap.storage.words import exact_duration, human_bytes, human_duration, second, some
 from resnap.tiering.broker_releases import releases_of
 
 MIN_PYTHON: Final = (3, 11)
@@ -213,9 +213,9 @@ def _clock(clock: Clock) -> DoctorFinding:
 def _expiration(settings: Settings) -> DoctorFinding:
     name = "producer_id_expiration_ms"
     if settings.expiration_note:
-        return warn("expiration", f"{span(settings.expiration_ms)} is assumed",
+        return warn("expiration", f"{exact_duration(settings.expiration_ms)} is assumed",
                     "set --producer-id-expiration-ms, or give --server-properties")  # fmt: skip
-    return ok("expiration", f"{span(settings.expiration_ms)} ({settings.origin(name)})")
+    return ok("expiration", f"{exact_duration(settings.expiration_ms)} ({settings.origin(name)})")
 
 
 def _kafka(settings: Settings) -> DoctorFinding:

@@ -12,7 +12,7 @@ from resnap.scheduler.job.reports import CostRow, Identity, SummedView, bytes_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column
 from resnap.storage.errors import DataError
-from resnap.storage.words import first_of, human_bytes, second, some, span
+from resnap.storage.words import exact_duration, first_of, human_bytes, second, some
 from resnap.tiering.judging.broker_blockers import lost_records
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import can_be_tiered
@@ -195,7 +195,7 @@ class PlanView(SummedView[Any], DryRunView):
         as_of, expiry = self._rules.as_of, self._rules.expiry
         return {
             "as of": "roll" if as_of.roll else second(as_of.now_ms),
-            "producers expire after": f"{span(expiry.expiration_ms)} ({self._settings.expiration_origin})",
+            "producers expire after": f"{exact_duration(expiry.expiration_ms)} ({self._settings.expiration_origin})",
         }
 
     def for_people(self, row: Row) -> Row | None:

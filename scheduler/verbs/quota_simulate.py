@@ -22,7 +22,7 @@ from resnap.scheduler.verbs.plots import check_plot, draw_simulation
 from resnap.scheduler.verbs.quota import number, quota_origins
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, Profile, Samples, Unit, WindowSeconds, uses_of
 from resnap.storage.errors import UsageError
-from resnap.storage.words import human_bytes, human_count, human_duration, some, span
+from resnap.storage.words import exact_duration, human_bytes, human_count, human_duration, some
 from resnap.tiering.judging.known_faults import MANY_ENTRIES
 from resnap.tiering.quota.active_producers import LogUses, Remembering, Uses
 from resnap.tiering.quota.client_quotas import PRODUCER_IDS_RATE, UserRates, check_value, user, user_name
@@ -257,7 +257,7 @@ def _advice(rate: float | None, rules: Rules, context: Context) -> Advice:
         return Advice(rate=None, most_producers=None)
     expiration_ms, config = context.settings.expiration_ms, rules.config
     most = int(config.burst(rate) + rate * config.unit.of(expiration_ms))
-    what = f"a snapshot of a partition in which one principal uses this rate for {span(expiration_ms)}"
+    what = f"a snapshot of a partition in which one principal uses this rate for {exact_duration(expiration_ms)}"
     states = LargeStates(context.settings, context.warn)
     warnings = (states.judged(what, most),) if most >= MANY_ENTRIES else ()
     return Advice(rate=rate, most_producers=most, warnings=warnings)

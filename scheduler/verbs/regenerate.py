@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE
 from resnap.scheduler.job.contract import Reported, Request, Unread, Verb, View, unread
@@ -195,7 +195,7 @@ class _Prints:
 def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> None:
     """Have what was made of a partition counted, and charged to the principal that asked for it."""
     selected, result = replayed.planned.selected, replayed.result
-    made = [boundary.offset for boundary in result.boundaries if boundary.outcome is Outcome.REBUILT]
+    made = [boundary.offset for boundary in result.boundaries if boundary.outcome is BoundaryOutcome.REBUILT]
     unchanged = [known.offset for known in replayed.planned.still_valid]
     context.observer.made(selected, "regenerated", into, frozenset([*made, *unchanged]))
     context.observer.snapshots(

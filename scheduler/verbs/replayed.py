@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Self
 from typing_extensions import TypedDict
 
 from resnap.replay.comparison import SOUND, SnapshotVerdict
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Reported, Result, Unread, View
 from resnap.scheduler.job.reports import MOST_ROWS, Identity, identity, more_topics, summed_note
@@ -48,15 +48,15 @@ class Rebuilt(Result):
         """Return the result of a replay; ``counts`` is whether it did some work."""
         result, unchanged = replayed.result, replayed.planned.still_valid
         faults = (*_faults(result), *faults_of_files(replayed.planned))
-        made = any(boundary.outcome is Outcome.REBUILT for boundary in result.boundaries)
-        is_whole = result.error is None and all(boundary.outcome is Outcome.REBUILT for boundary in result.boundaries)
-        done = PartitionState.DONE if made else PartitionState.NOTHING_TO_DO
+        outcomes = {boundary.outcome for boundary in result.boundaries}
+        is_whole = result.error is None and outcomes <= {BoundaryOutcome.REBUILT}
+        done = PartitionState.DONE if BoundaryOutcome.REBUILT in outcomes else PartitionState.NOTHING_TO_DO
         return cls(
             topic_partition=result.topic_partition,
             state=done if is_whole and not faults else PartitionState.FAILED,
             faults=faults,
             warnings=tuple(_warnings(replayed)),
-            partly_done=counts and (made or bool(unchanged)),
+            partly_done=counts and (done is PartitionState.DONE or bool(unchanged)),
             replayed=replayed,
         )
 
@@ -65,7 +65,7 @@ def _faults(result: PartitionResult) -> Iterator[ResnapError]:
     """Yield what kept boundaries of a partition from being rebuilt."""
     if result.error is not None:
         yield result.error
-    illegal = [found for found in result.boundaries if found.outcome is Outcome.ILLEGAL]
+    illegal = [found for found in result.boundaries if found.outcome is BoundaryOutcome.ILLEGAL]
     if illegal:
         yield DataError(
             f"{result.topic_partition}: {illegal[0].reason}: {some(len(illegal), 'boundary')} above it"
@@ -122,7 +122,7 @@ class _BoundaryFacts(TypedDict):
     windowStartOffset: int | None
     knownFromOffset: int
     entries: Annotated[
-        int | None, lambda one: one.entries if getattr(one, "outcome", Outcome.REBUILT) is Outcome.REBUILT else None
+        int | None, lambda one: one.entries if getattr(one, "outcome", "rebuilt") == BoundaryOutcome.REBUILT else None
     ]
     sha256: Annotated[str | None, "digest.sha256"]
     leftOut: list[LeftOutRow]
@@ -282,7 +282,7 @@ class ReplayView(View[Result]):
 
     def totals(self) -> dict[str, int]:
         """Return totals over all replays."""
-        made = sum(found.outcome is Outcome.REBUILT for found in self._boundaries)
+        made = sum(found.outcome is BoundaryOutcome.REBUILT for found in self._boundaries)
         return {
             "partitions": len(self._results),
             "snapshots": made,

@@ -20,7 +20,7 @@ from resnap.scheduler.api.problems import NotFoundError
 from resnap.scheduler.output.answer import MOST_NAMED
 from resnap.scheduler.output.progress import PHASES
 from resnap.scheduler.web import words
-from resnap.storage.words import human_bytes, human_duration, instant, some, span
+from resnap.storage.words import exact_duration, human_bytes, human_duration, instant, some
 
 router = APIRouter(include_in_schema=False)
 STATIC_PATH: Final = "/static"
@@ -78,7 +78,7 @@ def _environment() -> Environment:
     )
     made.globals.update(asset=lambda name: ASSETS[name].url, words=words, most_named=MOST_NAMED, phases=PHASES)
     made.filters.update(
-        bytes=human_bytes, count=lambda value: f"{value:,}", seconds=human_duration, some=some, span=span
+        bytes=human_bytes, count=lambda value: f"{value:,}", seconds=human_duration, some=some, span=exact_duration
     )
     made.filters.update(moment=words.moment, instant=instant, in_path=in_path)
     return made

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.results import Outcome as BoundaryOutcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.scan.splits import Reading
 from resnap.replay.staging import DISCARD, open_sink
 from resnap.replay.window import AsOf, ReplayRules

@@ -17,7 +17,7 @@ from resnap.replay.evidence import load_evidence, segment_spans
 from resnap.replay.plan import Coverage, plan_partition
 from resnap.replay.producer_state import Expiry
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.log.log_dir import load_partition_dir
 from tests.builders import a_partition
@@ -80,7 +80,7 @@ def carried_out(plan: PartitionPlan) -> tuple[PartitionResult, Entries]:
 
 def check(written: Written, result: PartitionResult, found: Entries, rules: ReplayRules) -> None:
     for boundary in result.boundaries:
-        assert boundary.outcome is Outcome.REBUILT
+        assert boundary.outcome is BoundaryOutcome.REBUILT
         entries = found[boundary.offset]
         if boundary.coverage is Coverage.WINDOW:
             check_inside(written, boundary, entries, rules)

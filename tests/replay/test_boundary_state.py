@@ -18,7 +18,7 @@ from resnap.replay.boundary_state import (
 )
 from resnap.replay.evidence import BoundaryEvidence
 from resnap.replay.kernel.summary import NONE
-from resnap.replay.plan import Boundary, Coverage, Run, plan_partition
+from resnap.replay.plan import Boundary, Coverage, SegmentRun, plan_partition
 from resnap.replay.producer_state import DataBatch, Expiry, Marker
 from resnap.replay.scan.producer_table import ProducerTable
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan, Unexplained
@@ -80,7 +80,7 @@ def state_of(
     cut_through: frozenset[int] = frozenset(),
 ) -> BoundaryState:
     plan = a_plan(first_offset)
-    run = Run(start=0, end=1, seen_since_ms=seen_since_ms, cut_through=cut_through)
+    run = SegmentRun(start=0, end=1, seen_since_ms=seen_since_ms, cut_through=cut_through)
     boundary = a_boundary(evidence, coverage)
     return boundary_state(piece_of(events, EXPIRY.certain_silence_ms).rows, plan, run, boundary, NOW_MS)
 
@@ -181,7 +181,7 @@ def test_a_log_without_its_beginning_leaves_markers_and_transactions_that_go_on_
 
 
 def test_a_transaction_is_in_no_doubt_once_servers_clocks_show_that_those_across_the_cut_have_ended() -> None:
-    plan, run = a_plan(1), Run(start=0, end=1)
+    plan, run = a_plan(1), SegmentRun(start=0, end=1)
     reach_ms = plan.rules.transaction_reach_ms
     for silent_ms, is_kept in ((reach_ms, True), (reach_ms - 1, False)):
         # What clients stamp proves nothing: the producer's own timestamp is far ahead of both clocks.
@@ -260,7 +260,7 @@ def test_beyond_the_window_a_valid_entry_is_written_unchanged() -> None:
     events=event_lists(max_events=30),
     points=st.lists(st.integers(0, 30), max_size=4),
     run=st.builds(
-        Run,
+        SegmentRun,
         start=st.just(0),
         end=st.just(1),
         seen_since_ms=st.sampled_from((None, 0, 300)),
@@ -274,8 +274,8 @@ def test_beyond_the_window_a_valid_entry_is_written_unchanged() -> None:
     coverage=st.sampled_from((Coverage.WINDOW, Coverage.WINDOW, Coverage.BEYOND_WINDOW)),
 )
 def test_what_is_beyond_doubt_is_what_the_whole_judgement_gives(
-    *, events: list[Event], points: list[int], run: Run, first_offset: int, as_of_ms: int, oldest_clock_ms: int | None,
-    evidence: BoundaryEvidence, coverage: Coverage,
+    *, events: list[Event], points: list[int], run: SegmentRun, first_offset: int, as_of_ms: int,
+    oldest_clock_ms: int | None, evidence: BoundaryEvidence, coverage: Coverage,
 ) -> None:  # fmt: skip
     plan = a_plan(first_offset, strategies.EXPIRY)
     boundary = a_boundary(evidence, coverage)
@@ -299,7 +299,7 @@ def test_what_is_beyond_doubt_is_what_the_whole_judgement_gives(
 def test_nothing_is_asked_twice_of_a_run_without_doubt() -> None:
     table = ProducerTable(strategies.EXPIRY.certain_silence_ms)
     table.append(piece_of([batch(sequence=0, pid=pid) for pid in (9, 3, 5)], EXPIRY.certain_silence_ms))
-    run = Run(start=0, end=1)
+    run = SegmentRun(start=0, end=1)
     found = quick_boundary_state(table, a_plan(0), run, a_boundary(), NOW_MS)
     assert found is not None
     assert found.entries["producer_id"].tolist() == [3, 5, 9]

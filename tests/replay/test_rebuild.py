@@ -9,7 +9,7 @@ import pytest
 from resnap.replay import results
 from resnap.replay.comparison import SnapshotVerdict
 from resnap.replay.plan import Coverage
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.scan.splits import Reading
 from resnap.replay.window import Unexplained
 from resnap.storage.errors import FormatError, LogDirError
@@ -72,8 +72,8 @@ def test_below_damage_everything_is_rebuilt_and_above_it_nothing(tmp_path: Path)
     damaged.write_bytes(content)
     found = replayed(planned(directory, now_ms=hour(5)))
     outcomes = {made.offset: made.outcome for made in found.result.boundaries}
-    assert [outcomes[offset] for offset in (second, third)] == [Outcome.REBUILT] * 2
-    assert [outcomes[offset] for offset in outcomes if offset > third] == [Outcome.DAMAGED] * 2
+    assert [outcomes[offset] for offset in (second, third)] == [BoundaryOutcome.REBUILT] * 2
+    assert [outcomes[offset] for offset in outcomes if offset > third] == [BoundaryOutcome.DAMAGED] * 2
     assert found.snapshots == {offset: whole.snapshots[offset] for offset in (second, third)}
     assert str(damaged) in str(found.at(fourth).reason)
     assert "byte 16" in str(found.at(fourth).reason)
@@ -90,7 +90,7 @@ def test_damage_anywhere_never_changes_a_boundary_below_it(number: int, tmp_path
     path.write_bytes(path.read_bytes()[:-1])
     found = replayed(planned(directory, now_ms=hour(5)))
     assert found.snapshots == {offset: entries for offset, entries in whole.items() if offset <= base}
-    assert found.at(bases(directory)[-1]).outcome is Outcome.DAMAGED
+    assert found.at(bases(directory)[-1]).outcome is BoundaryOutcome.DAMAGED
 
 
 def test_a_segment_that_has_vanished_is_reported_by_name(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_segment_that_has_vanished_is_reported_by_name(tmp_path: Path) -> None
     vanished = directory / segment_name(bases(directory)[1], "log")
     vanished.unlink()
     found = replayed(plan)
-    assert [made.outcome for made in found.result.boundaries] == [Outcome.REBUILT, *[Outcome.UNREADABLE] * 3]
+    assert [made.outcome for made in found.result.boundaries] == ["rebuilt", *["unreadable"] * 3]
     assert isinstance(found.result.error, LogDirError)
     assert found.result.boundaries[-1].reason == f"{vanished}: the file is gone"
 
@@ -131,7 +131,7 @@ def test_boundaries_above_plain_data_in_an_open_transaction_are_refused_by_name(
     )
     found = replayed(planned(directory, now_ms=hour(4)))
     assert [made.outcome for made in found.result.boundaries] == [
-        Outcome.REBUILT, Outcome.ILLEGAL, Outcome.ILLEGAL,
+        BoundaryOutcome.REBUILT, BoundaryOutcome.ILLEGAL, BoundaryOutcome.ILLEGAL,
     ]  # fmt: skip
     assert found.result.boundaries[-1].reason == "non-transactional data inside an open transaction at offset 3"
     assert found.snapshots.keys() == {2}
@@ -262,15 +262,15 @@ def test_what_was_made_stays_made_when_only_a_longer_window_meets_damage(tmp_pat
     start = bases(directory)[plan.runs[-1].start - 1]
     (directory / segment_name(start, "log")).write_bytes(b"\1" * 100)
     found = replayed(plan)
-    rebuilt = {made.offset for made in found.result.boundaries if made.outcome is Outcome.REBUILT}
+    rebuilt = {made.offset for made in found.result.boundaries if made.outcome is BoundaryOutcome.REBUILT}
     assert found.snapshots.keys() == rebuilt
-    assert found.at(bases(directory)[122]).outcome is Outcome.DAMAGED
-    assert found.at(bases(directory)[121]).outcome is Outcome.DAMAGED
+    assert found.at(bases(directory)[122]).outcome is BoundaryOutcome.DAMAGED
+    assert found.at(bases(directory)[121]).outcome is BoundaryOutcome.DAMAGED
     assert isinstance(found.result.error, FormatError)
     within = [made for made in found.result.boundaries if made.coverage is Coverage.WINDOW]
-    assert any(made.outcome is Outcome.REBUILT for made in within)
+    assert any(made.outcome is BoundaryOutcome.REBUILT for made in within)
     for made in within:
-        if made.outcome is Outcome.REBUILT:
+        if made.outcome is BoundaryOutcome.REBUILT:
             assert found.snapshots[made.offset] == whole.snapshots[made.offset]
 
 
@@ -279,7 +279,7 @@ def test_what_a_limit_leaves_unexplained_is_excluded_and_reported(tmp_path: Path
     boundary = bases(directory)[122]
     found = replayed(planned(directory, now_ms=hour(123), wanted=[boundary], max_reach_back_ms=0))
     made = found.at(boundary)
-    assert made.outcome is Outcome.REBUILT
+    assert made.outcome is BoundaryOutcome.REBUILT
     assert made.left_out == (LeftOut(1, Unexplained.TRANSACTION),)
     assert found.snapshots[boundary] == {}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.scan.splits import Reading
 from resnap.replay.spark.context import spark_context
 from resnap.replay.spark.job import SparkRebuild
@@ -108,7 +108,7 @@ def test_workers_stay_below_a_gibibyte(
         took = time.monotonic() - began
     entries = [made.entries for made in result.boundaries]
     print(f"\n{result.batches} batches, {sum(entries)} entries in {took:.1f} s; peaks in MiB: {peaks.mib}")  # noqa: T201 - shown with -s
-    assert {made.outcome for made in result.boundaries} == {Outcome.REBUILT}
+    assert {made.outcome for made in result.boundaries} == {BoundaryOutcome.REBUILT}
     assert len(entries) == boundaries
     assert min(entries) > 0.97 * producers
     assert peaks.mib["worker"] < MOST_MIB

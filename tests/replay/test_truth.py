@@ -9,7 +9,7 @@ import pytest
 from resnap.replay.plan import Coverage
 from resnap.replay.producer_state import NO_COORDINATOR_EPOCH
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import DirectorySink
 from resnap.storage.log.producer_snapshot import load_snapshot
 from tests.replay.truth import TRUTHS, Truth, snapshot_path, unexplained, written_by_the_broker
@@ -58,7 +58,7 @@ def test_as_of_now_nothing_that_a_loading_broker_would_keep_is_missing(
         for result in rebuild_locally(truth.plans(fixture, now_ms=now_ms, roll=False), DirectorySink(root)):
             for boundary in result.boundaries:
                 partition = str(result.topic_partition)
-                assert boundary.outcome is Outcome.REBUILT
+                assert boundary.outcome is BoundaryOutcome.REBUILT
                 assert not boundary.left_out
                 broker = written_by_the_broker(fixture, boundary, partition)
                 rebuilt = load_snapshot(snapshot_path(root, partition, boundary))
@@ -82,7 +82,7 @@ def _check_against_the_broker(truth: Truth, fixture: FixtureSet, results: list[P
         assert not result.lacks_records
         for boundary in result.boundaries:
             made += 1
-            assert boundary.outcome is Outcome.REBUILT
+            assert boundary.outcome is BoundaryOutcome.REBUILT
             partition = str(result.topic_partition)
             rebuilt = load_snapshot(snapshot_path(root, partition, boundary))
             broker = written_by_the_broker(fixture, boundary, partition)

@@ -14,7 +14,7 @@ from resnap.replay.evidence import load_evidence, segment_spans
 from resnap.replay.plan import Coverage, plan_partition
 from resnap.replay.producer_state import NO_COORDINATOR_EPOCH
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.replay.window import AsOf, ReplayRules
 from tests.examples import examples
 from tests.replay.memory_sink import MemorySink
@@ -42,7 +42,7 @@ def rebuild(written: Written, *, wanted: Sequence[int] | None = None, **rules: o
     )
     sink = MemorySink()
     (result,) = rebuild_locally([plan], sink)
-    assert all(boundary.outcome is Outcome.REBUILT for boundary in result.boundaries)
+    assert all(boundary.outcome is BoundaryOutcome.REBUILT for boundary in result.boundaries)
     return result, {offset: as_entries(entries) for (_, offset), entries in sink.snapshots.items()}
 
 

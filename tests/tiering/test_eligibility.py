@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from resnap.replay.evidence import load_evidence, segment_spans
 from resnap.replay.plan import plan_partition
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.results import Outcome, PartitionResult, blind_outcome
+from resnap.replay.results import BoundaryOutcome, PartitionResult, blind_outcome
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.storage.errors import FileGoneError, FormatError, LogDirError, StoreUnavailableError
 from resnap.storage.log.log_dir import load_log_dir, load_partition_dir
@@ -333,7 +333,7 @@ def test_a_replay_that_has_not_said_its_last_word_is_a_bug(tmp_path: Path) -> No
     candidates = before_replay(an_inventory(tmp_path))
     result = replayed(candidates)
     first, *others = result.boundaries
-    unfinished = replace(result, boundaries=(replace(first, outcome=Outcome.UNEXPLAINED), *others))
+    unfinished = replace(result, boundaries=(replace(first, outcome=BoundaryOutcome.UNEXPLAINED), *others))
     with pytest.raises(AssertionError, match="offset 10"):
         after_replay(candidates, unfinished)
 

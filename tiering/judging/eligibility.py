@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from resnap.replay.results import BLIND, Outcome, blind_outcome
+from resnap.replay.results import BLIND, BoundaryOutcome, blind_outcome
 from resnap.storage.errors import FormatError
 from resnap.storage.packed import pack_all
 from resnap.tiering.judging.broker_blockers import lost_records, no_epoch, why_compacted, why_stray
@@ -194,9 +194,9 @@ def _by_batches(inventory: PartitionInventory, result: PartitionResult) -> Stop 
 
 
 def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> Stop | None:
-    if boundary is None or boundary.outcome is Outcome.REBUILT:
+    if boundary is None or boundary.outcome is BoundaryOutcome.REBUILT:
         return None
-    if boundary.outcome is Outcome.UNEXPLAINED:
+    if boundary.outcome is BoundaryOutcome.UNEXPLAINED:
         raise AssertionError(f"the replay has no final result at offset {boundary.offset}")
     detail = boundary.reason or "the replay did not reach it"
     if boundary.outcome in BLIND:
@@ -204,9 +204,9 @@ def _by_outcome(boundary: BoundaryResult | None, replay: PartitionResult) -> Sto
     return stop_for(Reason.INVALID_TXN_STATE, detail)
 
 
-def _blind(outcome: Outcome, detail: str, replay: PartitionResult) -> Stop:
+def _blind(outcome: BoundaryOutcome, detail: str, replay: PartitionResult) -> Stop:
     """Return the refusal with the hint of the error itself, since the file may be intact but not readable for us."""
-    reason = Reason.DAMAGED if outcome is Outcome.DAMAGED else Reason.UNREADABLE
+    reason = Reason.DAMAGED if outcome is BoundaryOutcome.DAMAGED else Reason.UNREADABLE
     return stop_for(reason, detail, hint=replay.error.hint if replay.error else None)
 
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from resnap.replay.plan import Coverage
-from resnap.replay.results import Outcome
+from resnap.replay.results import BoundaryOutcome
 from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.log.indexes import OFFSET_ENTRY
@@ -201,7 +201,7 @@ def is_cached_as_well(still_valid: Iterable[CachedBoundary], plan: PartitionPlan
 
 def cached_boundary(result: BoundaryResult, made_ms: int) -> CachedBoundary | None:
     """Return what to cache of ``result``; None if it made no snapshot."""
-    if result.outcome is not Outcome.REBUILT or result.digest is None:
+    if result.outcome is not BoundaryOutcome.REBUILT or result.digest is None:
         return None
     comparison = result.comparison
     return CachedBoundary(
