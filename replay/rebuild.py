@@ -10,11 +10,11 @@ that was not cut.
 
 from __future__ import annotations
 
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import reduce
-from itertools import chain, groupby, islice, pairwise
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING
 
 from resnap.replay.anchor import make_idle
@@ -27,6 +27,7 @@ from resnap.replay.watching import Progress
 from resnap.storage.errors import FormatError, LogDirError, StoreError
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
 from resnap.storage.spans import span
+from resnap.storage.threads import side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -247,14 +248,8 @@ def _in_order(
     if threads == 1:
         yield from ((split, scanned(split)) for split in splits)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="resnap-scan") as pool:
-        waiting = deque((split, pool.submit(scanned, split)) for split in islice(splits, threads))
-        try:
-            while waiting:
-                split, summary = waiting.popleft()
-                done = summary.result()
-                waiting.extend((further, pool.submit(scanned, further)) for further in islice(splits, 1))
-                yield split, done
-        finally:
-            for _, summary in waiting:
-                summary.cancel()
+    with (
+        ThreadPoolExecutor(threads, thread_name_prefix="resnap-scan") as pool,
+        closing(side_by_side(scanned, splits, threads + 1, lambda: None, pool)) as scans,
+    ):
+        yield from ((split, summary()) for split, summary in scans)

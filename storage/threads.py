@@ -117,7 +117,6 @@ def as_done(
     most: int,
     stop: Callable[[], None],
     *,
-    name: str,
     look: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[_T, Callable[[], _R]], None, None]:
     """Yield each item when its work is done, with a function that returns the result, or raises; ``most`` run at once.
@@ -129,7 +128,7 @@ def as_done(
     failures: list[ResnapError] = []
     left = _until_error(items, failures)
     going: dict[Future[_R], _T] = {}
-    with ThreadPoolExecutor(most, thread_name_prefix=name) as threads:
+    with ThreadPoolExecutor(most, thread_name_prefix="resnap-partition") as threads:
         try:
             while True:
                 while len(going) < most and not any(future.done() for future in going):

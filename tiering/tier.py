@@ -140,7 +140,7 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
                 # Choose the snapshot of each segment, copy and verify its objects, publish it: its manifest is last.
                 at_once, look = workers.shipper.parallel, partial(workers.note, 0)
                 rest = _until_failure(replays, failures)
-                shipments = as_done(workers.ship, rest, at_once, workers.stop, name="resnap-partition", look=look)
+                shipments = as_done(workers.ship, rest, at_once, workers.stop, look=look)
                 with closing(replays), closing(shipments):
                     for replayed, shipped in shipments:
                         order, shipment = waiting.pop(replayed.result.topic_partition), shipped()

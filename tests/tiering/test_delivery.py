@@ -230,7 +230,7 @@ class Gated:
 
 def test_what_is_done_first_comes_first_and_makes_room_for_the_next() -> None:
     work = Gated()
-    found = as_done(work, range(6), 2, lambda: pytest.fail("stopped"), name="test")
+    found = as_done(work, range(6), 2, lambda: pytest.fail("stopped"))
     for number in (1, 2, 3):
         work.gates[number].set()
         item, result = next(found)
@@ -246,7 +246,7 @@ def test_an_error_of_the_items_comes_after_all_that_was_begun_before() -> None:
         yield from range(3)
         raise StoreError("no more")
 
-    found = as_done(lambda number: number * 10, items(), 2, lambda: pytest.fail("stopped"), name="test")
+    found = as_done(lambda number: number * 10, items(), 2, lambda: pytest.fail("stopped"))
     assert sorted(next(found)[1]() for _ in range(3)) == [0, 10, 20]
     with pytest.raises(StoreError, match="no more"):
         next(found)
@@ -263,7 +263,7 @@ def test_an_interrupt_stops_what_is_under_way_and_still_gives_what_is_done(inter
             time.sleep(0.01)
         raise interrupt("enough")
 
-    found = as_done(work, items(), 3, work.stop, name="test")
+    found = as_done(work, items(), 3, work.stop)
     item, result = next(found)
     assert (item, result()) == (1, 10)
     with pytest.raises(interrupt):
@@ -273,7 +273,7 @@ def test_an_interrupt_stops_what_is_under_way_and_still_gives_what_is_done(inter
 
 def test_a_caller_that_ends_early_stops_what_has_not_begun() -> None:
     work = Gated()
-    found = as_done(work, range(6), 3, work.stop, name="test")
+    found = as_done(work, range(6), 3, work.stop)
     threading.Timer(0.2, work.gates[0].set).start()
     next(found)
     found.close()
