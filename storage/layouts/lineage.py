@@ -22,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from resnap.storage.errors import FileGoneError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.checkpoints import epochs_in
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from resnap.storage.layouts.manifest import ManifestFacts
-    from resnap.storage.log.checkpoints import LeaderEpoch
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.readers import RangeReader
     from resnap.storage.stores.protocol import ObjectStore
@@ -44,29 +43,10 @@ _RANGE_BYTES: Final = 1 << 20
 """Of a stored log whose headers are read one after the other, which is rare: enough for many of them."""
 
 
-class Link(Protocol):
-    """The facts of a segment's manifest that its place in a chain depends on, in any layout."""
-
-    @property
-    def base_offset(self) -> int:
-        """First offset."""
-        ...
-
-    @property
-    def next_base_offset(self) -> int:
-        """Where the segment after it begins."""
-        ...
-
-    @property
-    def leader_epochs(self) -> tuple[LeaderEpoch, ...]:
-        """The leader epochs of this segment only."""
-        ...
+L = TypeVar("L", bound="ManifestFacts")
 
 
-L = TypeVar("L", bound=Link)
-
-
-def is_one_lineage(one: Link, other: Link) -> bool:
+def is_one_lineage(one: ManifestFacts, other: ManifestFacts) -> bool:
     """Whether both have the same leader epochs at all offsets that they share; true if they share none."""
     start = max(one.base_offset, other.base_offset)
     end = min(one.next_base_offset, other.next_base_offset)

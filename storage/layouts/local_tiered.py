@@ -220,6 +220,11 @@ class TieredSegment(NamedTuple):
     remote_id: str
     infos: dict[ObjectKind, ObjectInfo]
 
+    @property
+    def begins_at(self) -> tuple[TopicPartition, str, int]:
+        """Its partition, with the id of the topic, and its base offset; several attempts at it share them."""
+        return self[:3]
+
 
 def tiered_segments(
     listed: Iterable[ObjectInfo], topics: Callable[[TopicPartition], bool] | None
@@ -239,23 +244,22 @@ def tiered_segments(
         one = TieredSegment(place, key.topic_id, key.base_offset, key.segment_id, {})
         found.setdefault(stem, one).infos[key.kind] = info
     whole = [segment for segment in found.values() if segment.infos.keys() >= NEEDED]
-    bases = {(segment.topic_partition, segment.topic_id, segment.base_offset) for segment in whole}
+    begun = {segment.begins_at for segment in whole}
     last: dict[tuple[TopicPartition, str], int] = {}
-    for tiered in found.values():
-        of = tiered.topic_partition, tiered.topic_id
-        last[of] = max(last.get(of, 0), tiered.base_offset)
+    for topic_partition, topic_id, base_offset in sorted(segment.begins_at for segment in found.values()):
+        last[topic_partition, topic_id] = base_offset
     for stem, tiered in found.items():
-        of = tiered.topic_partition, tiered.topic_id
         is_bare = tiered.infos.keys() >= NEEDED - {ObjectKind.SNAPSHOT} and ObjectKind.SNAPSHOT not in tiered.infos
-        if is_bare and (*of, tiered.base_offset) not in bases and tiered.base_offset < last[of]:
+        is_below_another = tiered.base_offset < last[tiered.topic_partition, tiered.topic_id]
+        if is_bare and tiered.begins_at not in begun and is_below_another:
             log = tiered.infos[ObjectKind.LOG]
             absent = replace(log, key=f"{stem}.{EXTENSIONS[ObjectKind.SNAPSHOT]}", size_bytes=0, etag="")
             whole.append(tiered._replace(infos={**tiered.infos, ObjectKind.SNAPSHOT: absent}))
-    shown = {(segment.topic_partition, segment.topic_id, segment.base_offset) for segment in whole}
+    shown = {segment.begins_at for segment in whole}
     incomplete = (
         Incomplete(segment.topic_partition, segment.base_offset, f"{stem}.{EXTENSIONS[lacking[0]]}")
         for stem, segment in found.items()
-        if (segment.topic_partition, segment.topic_id, segment.base_offset) not in shown
+        if segment.begins_at not in shown
         and (lacking := [kind for kind in EXTENSIONS if kind in NEEDED and kind not in segment.infos])
     )
     return sorted(whole, key=lambda one: one.infos[ObjectKind.LOG].key), sorted(incomplete)
@@ -300,7 +304,7 @@ def read_segment(store: ObjectStore, of: TieredSegment) -> ManifestSegment:
     )
 
 
-def found_segment(store: ObjectStore, of: TieredSegment) -> ListedSegment | None:
+def _listed_segment(store: ObjectStore, of: TieredSegment) -> ListedSegment | None:
     """Return the segment, or the reason why it cannot be read; None if its objects were deleted since the listing."""
     path = StorePath(store.url) / of.infos[ObjectKind.LOG].key.rpartition("/")[0]
     found = ListedSegment(of.topic_partition, of.topic_id, of.base_offset, path, None)
@@ -344,7 +348,7 @@ def _last_indexed(store: ObjectStore, index: ObjectInfo) -> int:
     return max(entry.position, 0)
 
 
-def chain_to_read(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> list[ManifestSegment]:
+def _chain_to_read(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> list[ManifestSegment]:
     """Return the segments to read; a damaged one is an error if no other one begins at its offset.
 
     Raises:
@@ -426,8 +430,8 @@ class LocalTiered:
         segments, incomplete = tiered_segments(listed, topics)
         return stored_log_dir(
             StorePath(store.url),
-            filter(None, each(partial(found_segment, store), segments, remote=True)),
-            chain_to_read,
+            filter(None, each(partial(_listed_segment, store), segments, remote=True)),
+            _chain_to_read,
             topic_ids=topic_ids,
             url_of_one=_URL_OF_ONE,
             incomplete=incomplete,

@@ -25,7 +25,7 @@ import json
 import secrets
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import new_cipher
@@ -110,6 +110,8 @@ class Aiven:
     """Brokers write here, too, and expect one chain."""
     keeps_snapshots_as_found: bool = True
     """As a broker would have shipped them."""
+    needed_parts: frozenset[str] = frozenset({members.LOG, members.INDEXES, members.MANIFEST})
+    """All three objects of the plugin."""
     needs: SegmentNeeds = _NEEDS
     has_digests: bool = False
     """Those of the plugin have none."""
@@ -253,11 +255,6 @@ class Aiven:
             is_replaceable=False,
             origin_key=origin_key(key),
         )
-
-    @property
-    def needed_parts(self) -> frozenset[str]:
-        """All three objects of the plugin."""
-        return frozenset({members.LOG, members.INDEXES, members.MANIFEST})
 
     def replacements(
         self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
@@ -423,7 +420,9 @@ def with_indexes(
         is_none = kind is ObjectKind.TXN_INDEX and not body
         document["segmentIndexes"][name] = None if is_none else IndexRange(len(indexes), len(piece))._asdict()
         indexes += piece
-        _say_whether_empty(document.get("remoteLogSegmentMetadata"), kind, is_empty=is_none)
+        metadata = document.get("remoteLogSegmentMetadata")
+        if kind is ObjectKind.TXN_INDEX and isinstance(metadata, dict) and _IS_EMPTY in metadata:
+            metadata[_IS_EMPTY] = is_none
     written = random_blanks() + json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
     _check(written, indexes, bodies, keys)
     return indexes, written
@@ -436,11 +435,6 @@ def _stored_index(segment: SegmentDecoder, indexes: bytes, kind: ObjectKind) -> 
         return b"" if place is None else segment.index(indexes[place.position : place.position + place.size], place)
     except FormatError:
         return None
-
-
-def _say_whether_empty(metadata: Any, kind: ObjectKind, *, is_empty: bool) -> None:  # noqa: ANN401 - any JSON
-    if kind is ObjectKind.TXN_INDEX and isinstance(metadata, dict) and _IS_EMPTY in metadata:
-        metadata[_IS_EMPTY] = is_empty
 
 
 def _check(manifest: bytes, indexes: bytes, bodies: Mapping[ObjectKind, bytes], keys: KeyRing) -> None:

@@ -29,7 +29,7 @@ import re
 from collections import OrderedDict
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID, uuid5
 
 from resnap.storage.encryption import OVERHEAD_BYTES
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.aiven.manifest import AivenManifest, IndexRange
     from resnap.storage.layouts.aiven.pieces import Chunk
     from resnap.storage.log.names import TopicPartition
+    from resnap.storage.readers import RangeReader
 
 LOG: Final = "log"
 INDEXES: Final = "indexes"
@@ -199,18 +200,6 @@ def stem_of(locator: str) -> str | None:
     return locator.rpartition(".")[0]
 
 
-class _Reader(Protocol):
-    """The reader of stored bytes: as ``storage.readers.RangeReader``."""
-
-    @property
-    def locator(self) -> str: ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    def read(self, position: int, length: int) -> bytes: ...
-
-
 @dataclass(frozen=True, slots=True)
 class SegmentDecoder:
     """Decodes the stored pieces of a segment."""
@@ -258,7 +247,7 @@ class SegmentDecoder:
             error.position += chunk.stored_position
             raise
 
-    def open_log(self, stored: _Reader, locator: str) -> _Reader:
+    def open_log(self, stored: RangeReader, locator: str) -> RangeReader:
         """Return a reader of the segment, given ``stored``, a reader of its ``.log`` object.
 
         Raises:
@@ -292,7 +281,7 @@ def index_size(manifest: AivenManifest, suffix: str) -> int | None:
 class ChunkedReader:
     """Reads a segment of compressed or encrypted chunks by position; for one thread only."""
 
-    def __init__(self, segment: SegmentDecoder, stored: _Reader, locator: str) -> None:
+    def __init__(self, segment: SegmentDecoder, stored: RangeReader, locator: str) -> None:
         self.locator = locator
         self.size_bytes = segment.manifest.chunks.file_size
         self._segment, self._stored = segment, stored
