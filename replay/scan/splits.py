@@ -256,18 +256,13 @@ ANCHOR_PART: Final = -1
 def locate(part: Split, sources: Sources) -> SegmentRange | None:
     """Return the range of its segment that ``part`` means; None if no batch begins in it."""
     try:
-        with open_index(index_locator(part.range.locator), sources) as index:
+        with open_index(f"{part.range.locator.removesuffix('.log')}.index", sources) as index:
             start = position_at(index, part.start_target, part.segment_bytes) if part.start_target else 0
             end = None if part.end_target is None else position_at(index, part.end_target, part.segment_bytes)
     except (LogDirError, StoreError):
         # Every part of the segment fails the same way, so that the first part becomes the whole segment.
         start, end = (None if part.start_target else 0), None
     return None if start is None or start == end else replace(part.range, start=start, end=end)
-
-
-def index_locator(segment: str) -> str:
-    """Return the locator of a segment's offset index: beside it, under the same name."""
-    return f"{segment.removesuffix('.log')}.index"
 
 
 def open_index(locator: str, sources: Sources) -> AbstractContextManager[RangeReader]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from resnap.replay.scan.header_scan import SegmentRange
-from resnap.replay.scan.splits import Split, index_locator, locate, position_at
+from resnap.replay.scan.splits import Split, locate, position_at
 from resnap.storage.log.indexes import OffsetIndexEntry, write_offset_index
 from resnap.storage.readers import BytesReader
 from resnap.storage.sources.files import Sources
@@ -101,8 +101,3 @@ def test_a_part_without_an_index_is_the_whole_if_it_is_the_first_and_else_empty(
     )  # fmt: skip
     assert locate(first, Sources()) == segment
     assert locate(second, Sources()) is None
-
-
-@pytest.mark.parametrize("segment", ["/logs/t-0/00000000000000000042.log", "s3://bucket/x.log.d/t-0/42-id.log"])
-def test_the_index_lies_beside_the_segment(segment: str) -> None:
-    assert index_locator(segment) == f"{segment[:-4]}.index"

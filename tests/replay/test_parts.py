@@ -22,7 +22,7 @@ from resnap.replay.rebuild import (
     whole,
     whole_segment,
 )
-from resnap.replay.scan.splits import Reading, index_locator
+from resnap.replay.scan.splits import Reading
 from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from tests.builders import a_partition
@@ -114,7 +114,7 @@ def test_a_segment_is_really_cut(partition: Path) -> None:
 
 
 def spoiled_index(partition: Path, how: str) -> None:
-    index = Path(index_locator(str(partition / "00000000000000000000.log")))
+    index = partition / "00000000000000000000.index"
     content = bytearray(index.read_bytes())
     entries = [list(OFFSET_ENTRY.unpack_from(content, at)) for at in range(0, len(content), 8)]
     if how == "missing":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from resnap.replay.staging import DISCARD, DirectorySink, open_sink, snapshot_key
+from resnap.replay.staging import DISCARD, DirectorySink, open_sink
 from resnap.storage.errors import LogDirError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, load_snapshot
@@ -25,10 +25,6 @@ def some_entries(count: int = 3) -> Array:
     entries = np.zeros(count, dtype=ENTRY_DTYPE)
     entries["producer_id"] = np.arange(count)
     return entries
-
-
-def test_a_snapshot_lies_under_its_partition_and_offset() -> None:
-    assert snapshot_key(PAYMENTS, 42) == KEY
 
 
 def test_every_sink_gives_the_same_digest(tmp_path: Path) -> None:
