@@ -48,6 +48,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 INSTALLED_FROM: Final = "."
+LEAST_ADDRESS_SPACE_BYTES: Final = 1 << 30
+"""Twice what replaying a small log took on two cores; libraries set aside more than they use."""
+_FAULTS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
+"""Of a disk, or a network file system."""
+_DISK_HINT: Final = "check that disk, and its free space, and run the same command again"
+_MORE: Final = "raise the limit of {}, or do less at once (--threads, --parallel), and run the same command again"
+_NO_THREAD: Final = "can't start new thread"
 
 
 class ResnapError(Exception):
@@ -277,21 +284,19 @@ def fault_of_machine(error: BaseException) -> ResnapError | None:
     """
     number = error.errno if isinstance(error, OSError) else None
     if number in {errno.EMFILE, errno.ENFILE}:
-        return LimitError(
-            f"too many files are open: {error}", hint=_MORE.format("open files (ulimit -n, LimitNOFILE=)")
-        )
+        hint = _MORE.format("open files (ulimit -n, LimitNOFILE=)")
+        return LimitError(f"too many files are open: {error}", hint=hint)
     is_fork = number == errno.EAGAIN and "write" not in str(error)  # as the system says that it starts no process
     if is_fork or (isinstance(error, RuntimeError) and str(error) == _NO_THREAD):
         # Of memory a thread needs its stack, and the system names no cause.
-        memory = (
-            "" if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else " and of memory (ulimit -v)"
-        )
+        is_limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        memory = " and of memory (ulimit -v)" if is_limited else ""
         hint = _MORE.format(f"processes and threads (ulimit -u, TasksMax=, pids.max of the container){memory}")
         return LimitError("no more processes or threads can be started", hint=hint)
     if number == errno.ENOMEM or isinstance(error, MemoryError):
         hint = _MORE.format("memory (ulimit -v, MemoryMax=, the container's)")
         return LimitError("there is no more memory", hint=hint)
-    if number in _DISK_FAULTS and isinstance(error, OSError):
+    if number in _FAULTS and isinstance(error, OSError):
         what = error.filename or "a file, or where the output goes,"
         return ResnapError(f"{what} cannot be read or written: {error.strerror}", hint=_DISK_HINT)
     return None
@@ -311,30 +316,6 @@ def check_address_space() -> None:
             f"{what} {LEAST_ADDRESS_SPACE_BYTES >> 20} MiB or more",
             hint="raise the limit (ulimit -v, LimitAS=); MemoryMax= and the container's limit what is used instead",
         )
-
-
-LEAST_ADDRESS_SPACE_BYTES: Final = 1 << 30
-"""Twice what replaying a small log took on two cores; libraries set aside more than they use."""
-
-
-_DISK_FAULTS: Final = {
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.EHOSTDOWN,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-}
-
-
-_DISK_HINT: Final = "check that disk, and its free space, and run the same command again"
-
-
-_NO_THREAD: Final = "can't start new thread"
-
-
-_MORE: Final = "raise the limit of {}, or do less at once (--threads, --parallel), and run the same command again"
 
 
 def install_hint(extra: str, library: str) -> str:

@@ -123,7 +123,7 @@ class ReaderStream(io.RawIOBase):
 
 
 @contextmanager
-def readable(path: str) -> Iterator[None]:
+def translate_read_errors(path: str) -> Iterator[None]:
     """Translate the operating system's errors about a local file into ours."""
     try:
         yield

@@ -152,8 +152,11 @@ def _alone_here(log_dir: Path) -> Iterator[None]:
 def _hold(log_dir: Path) -> Iterator[None]:
     path = log_dir / LOCK_FILE
     before = _times(log_dir)
-    with _takeable(path):
+    try:
         descriptor, made = _open_or_make(path)
+    except OSError as error:
+        hint = "run as the user that the broker runs as, often kafka, where the log dir may be written to"
+        raise LogDirError(f"{path}: cannot be opened for writing: {error.strerror}", hint=hint) from error
     try:
         _take(descriptor, path)
         try:
@@ -223,15 +226,6 @@ def _times(directory: Path) -> tuple[int, int]:
     with readable(directory):
         status = directory.stat()
     return status.st_atime_ns, status.st_mtime_ns
-
-
-@contextmanager
-def _takeable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        hint = "run as the user that the broker runs as, often kafka, where the log dir may be written to"
-        raise LogDirError(f"{path}: cannot be opened for writing: {error.strerror}", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

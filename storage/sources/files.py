@@ -19,7 +19,7 @@ from resnap.storage.encryption import NO_KEYS, KeyRing
 from resnap.storage.errors import FileGoneError, ObjectNotFoundError
 from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
-from resnap.storage.readers import DELETED_HINT, FileFacts, FileReader, RangeReader, ReaderStream, readable
+from resnap.storage.readers import DELETED_HINT, FileFacts, FileReader, RangeReader, ReaderStream, translate_read_errors
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.keeping import Kept, keeping
 from resnap.storage.stores.protocol import StoredBody, listed_object
@@ -127,7 +127,7 @@ class Sources:
                 return whole.read(0, whole.size_bytes)
         path = _path(place)
         if path is not None:
-            with readable(path):
+            with translate_read_errors(path):
                 return read_whole(path, MOST_BYTES)
         store, key = self._object(place)
         with _deletion_explained():
@@ -158,7 +158,7 @@ class Sources:
             return facts_of_member(self, member)
         path = _path(locator)
         if path is not None:
-            with readable(path):
+            with translate_read_errors(path):
                 status = os.stat(path)  # noqa: PTH116 - as above
             return FileFacts(status.st_size, status.st_mtime_ns, status.st_ino)
         store, key = self._object(locator)

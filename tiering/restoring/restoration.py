@@ -31,7 +31,7 @@ from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 from resnap.storage.log.record_batch import LOG_OVERHEAD, MAGIC_V2
-from resnap.storage.readers import readable
+from resnap.storage.readers import translate_read_errors
 from resnap.storage.sources.files import PLAIN, STREAM_BYTES
 from resnap.storage.threads import each
 from resnap.storage.whole_file import open_regular
@@ -162,7 +162,7 @@ def _files(
 
 @contextmanager
 def _open_chunks(sources: Sources, locator: str) -> Iterator[Iterator[bytes]]:
-    with readable(locator):
+    with translate_read_errors(locator):
         opened = sources.open_body(locator)
     with opened as body:
         yield iter(partial(body.read, STREAM_BYTES), b"")
