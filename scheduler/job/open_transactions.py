@@ -45,15 +45,6 @@ class Holders:
     """Transactions open at the leader now, producer id and first offset; None if it was not asked."""
 
 
-def what_is_open(one: OpenTransaction) -> str:
-    """Return what is open, and since when, as text."""
-    since = "" if one.since_ms is None else f", {instant(one.since_ms)}"
-    return (
-        f"{one.topic_partition}: producer {one.producer_id} (epoch {one.producer_epoch}) has a transaction open"
-        f" since offset {one.first_offset}{since}"
-    )
-
-
 def transaction_row(one: OpenTransaction, connection: Sequence[str]) -> Row:
     """Return an open transaction as a row for programs."""
     ending = one.ending
@@ -76,10 +67,10 @@ def transaction_row(one: OpenTransaction, connection: Sequence[str]) -> Row:
 def transaction_text(one: OpenTransaction, connection: Sequence[str]) -> str:
     """Return an open transaction as text, with what to do."""
     if one.ending is Ending.GOING_ON:
-        return f"{what_is_open(one)}: {_going_on(one.owner)}"
+        return f"{one.what}: {_going_on(one.owner)}"
     is_unasked = one.owner is None and ANY_SERVER in connection
     asked = "; --bootstrap-server gets it from the cluster" if is_unasked else ""
-    return f"{what_is_open(one)}. {_OF_ENDING[one.ending]}: {_holder_text(one.owner)}{asked}. {one.advice(connection)}"
+    return f"{one.what}. {_OF_ENDING[one.ending]}: {_holder_text(one.owner)}{asked}. {one.advice(connection)}"
 
 
 def holders_of(

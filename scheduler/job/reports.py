@@ -15,7 +15,7 @@ from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column, plain_text
 from resnap.storage.log.producer_snapshot import NO_LAST_OFFSET
 from resnap.storage.log.record_batch import MAX_SEQUENCE
-from resnap.storage.words import counts_text, first_of, human_bytes, instant, some
+from resnap.storage.words import counts_text, human_bytes, instant, some
 from resnap.tiering.judging.refusal import Reason, UnblockedBy
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ if TYPE_CHECKING:
     from resnap.replay.explain import Explanation
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.layouts.lineage import Chain
-    from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.producer_snapshot import ProducerEntry
 
 
-_MOST_SEGMENTS_NAMED: Final = 20
 _MOST_URGENT: Final = (
     Reason.STRAY, Reason.DAMAGED, Reason.INDEX_UNUSABLE, Reason.INDEX_MISSING, Reason.MISSING_SNAPSHOT
 )  # fmt: skip
@@ -90,18 +88,6 @@ def most_urgent(reasons: Collection[str]) -> str | None:
 def identity(topic_partition: TopicPartition) -> Identity:
     """Return the fields that identify a partition in every row."""
     return {"topic": topic_partition.topic, "partition": topic_partition.partition}
-
-
-def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str]:
-    """Yield a warning if segments of the store at ``url`` lack objects, with the next step."""
-    if segments:
-        named = [f"{one.topic_partition} from offset {one.base_offset} ({one.missing_key})" for one in segments]
-        yield (
-            f"{some(len(segments), 'segment')} skipped, since an object is missing: a copy or a deletion did not "
-            f"finish, or the object was lost: {first_of(named, _MOST_SEGMENTS_NAMED)}; `resnap remote status LOG_DIR"
-            f" --store {url}` shows whether brokers know the segment;"
-            " if they do, restore the object from another copy of the store"
-        )
 
 
 def bytes_of(cost: CostRow) -> str:

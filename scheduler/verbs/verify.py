@@ -20,7 +20,7 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Reported, Request, Result, Verb, View, unread
 from resnap.scheduler.job.replaying import journal_of, planner_of
-from resnap.scheduler.job.reports import MOST_ROWS, chain_row, incomplete_warning
+from resnap.scheduler.job.reports import MOST_ROWS, chain_row
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
@@ -31,7 +31,7 @@ from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.layouts.lineage import Chain
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.log_dirs import layout_at
+from resnap.storage.sources.log_dirs import incomplete_warning, layout_at
 from resnap.storage.stores.urls import is_store_url, without_slash
 from resnap.storage.words import agreeing, human_bytes, human_count, second, some
 from resnap.tiering.judging.planning import can_be_tiered

@@ -30,6 +30,7 @@ from resnap.storage.sources.files import cut_locator
 from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED, TIERED, layout_in
 from resnap.storage.stores.urls import is_store_url, local_path, without_slash
 from resnap.storage.threads import each
+from resnap.storage.words import first_of, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.mirror import Mirror
     from resnap.storage.layouts.protocol import Tiered
     from resnap.storage.log.checkpoints import LeaderEpoch
-    from resnap.storage.log.log_dir import LogDir
+    from resnap.storage.log.log_dir import Incomplete, LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.storage.readers import RangeReader
@@ -235,6 +236,7 @@ def _with_relative_keys(listed: Iterable[ObjectInfo], folders: str) -> Iterator[
 
 
 _MOST_NAMED: Final = 5
+_MOST_SEGMENTS_NAMED: Final = 20
 _LOST_HISTORY: Final = "one of them is of a history that was lost, as after an unclean election: take another replica"
 
 
@@ -388,3 +390,15 @@ def _end(segment: Segment) -> int:
             hint="give what brokers or `resnap tier` have shipped",
         )
     return segment.next_base_offset
+
+
+def incomplete_warning(segments: Sequence[Incomplete], url: str) -> Iterator[str]:
+    """Yield a warning if segments of the store at ``url`` lack objects, with the next step."""
+    if segments:
+        named = [f"{one.topic_partition} from offset {one.base_offset} ({one.missing_key})" for one in segments]
+        yield (
+            f"{some(len(segments), 'segment')} skipped, since an object is missing: a copy or a deletion did not "
+            f"finish, or the object was lost: {first_of(named, _MOST_SEGMENTS_NAMED)}; `resnap remote status LOG_DIR"
+            f" --store {url}` shows whether brokers know the segment;"
+            " if they do, restore the object from another copy of the store"
+        )

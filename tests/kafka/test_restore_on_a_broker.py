@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.replay.watching import Progress
-from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.sources.files import Sources
+from resnap.tiering.restore import RestoreOrder, RestoreWork, restore
 from resnap.tiering.selection import Scope
 from tests.kafka.brokers import Broker, eventually
 from tests.scheduler.failing_disk import Killed, killed_at
@@ -46,9 +46,9 @@ def test_a_broker_serves_what_was_restored_and_goes_on_with_it(
     broker = Broker(release("3.9.1"), [data])
     for name in PARTITIONS:
         shutil.rmtree(data / name)
-    order = Order(scope=Scope(sources=(store.as_uri(),)), log_dirs=(data,))
+    order = RestoreOrder(scope=Scope(sources=(store.as_uri(),)), log_dirs=(data,))
     with pytest.raises(Killed):
-        list(restored(order, Sources(), Progress(), disk=killed_at(60)))
+        restore(order, RestoreWork(sources=Sources(), progress=Progress(), disk=killed_at(60)), lambda _: None)
     assert list(data.glob("*-delete"))
     with broker.running():
         eventually(lambda: not list(data.glob("*-delete")), "the broker does not remove what was in the making")

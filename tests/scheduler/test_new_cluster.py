@@ -10,7 +10,6 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.sources.files import Sources
 from resnap.tiering.controller.metadata.log_files import read_checkpoint
 from resnap.tiering.controller.metadata.records import (
@@ -21,6 +20,7 @@ from resnap.tiering.controller.metadata.records import (
     TopicRecord,
 )
 from resnap.tiering.controller.metadata.writer import open_metadata_log
+from resnap.tiering.restore import RestoreOrder, RestoreWork, restore
 from resnap.tiering.restoring.new_cluster import Assignment
 from resnap.tiering.selection import Scope
 from tests.logs.metadata_checkpoint import checkpoint_bytes
@@ -209,11 +209,11 @@ def test_a_directory_of_another_topic_id_which_a_broker_would_set_aside_is_not_t
 @pytest.mark.parametrize("step", [5, 60, 130])
 def test_what_a_kill_has_left_the_next_run_completes(command: Resnap, store: Path, tmp_path: Path, step: int) -> None:
     data, whole = formatted(tmp_path / "data"), formatted(tmp_path / "whole")
-    request = Order(
+    request = RestoreOrder(
         scope=Scope(sources=(store.as_uri(),)), log_dirs=(data,), new_cluster=data, assignment=Assignment(brokers=(1,))
     )
     with pytest.raises(Killed):
-        list(restored(request, Sources(), Progress(), disk=killed_at(step)))
+        restore(request, RestoreWork(sources=Sources(), progress=Progress(), disk=killed_at(step)), lambda _: None)
     assert records(data) == list(FORMAT)
     for path in (data, whole):
         assert command("restore", store.as_uri(), "--into", path, "--new-cluster", path).code == 0

@@ -10,10 +10,10 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.log.log_dir_lock import hold_lock
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
+from resnap.tiering.restore import RestoreOrder, RestoreWork, restore
 from resnap.tiering.restoring.restorer import unfinished_name
 from resnap.tiering.selection import Scope
 from tests.scheduler.files import bases, file_at, fill, flip, tree
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from resnap.tiering.restore import RestoreReport
     from tests.fixture_sets import FixtureSet
     from tests.scheduler.conftest import Resnap
 
@@ -96,11 +97,13 @@ def test_the_progress_counts_segments_and_bytes(store: Path, log_dir: Path) -> N
         def advance(self, segments: int, size_bytes: int) -> None:
             self.done = (self.done[0] + segments, self.done[1] + size_bytes)
 
-    request = Order(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
+    request = RestoreOrder(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
     logs = len(list(store.rglob("*.log")))
     for again in (False, True):
         progress = Counted()
-        assert [fault for one in restored(request, Sources(), progress) for fault in one.faults] == []
+        reports: list[RestoreReport] = []
+        restore(request, RestoreWork(sources=Sources(), progress=progress), reports.append)
+        assert [fault for one in reports for fault in one.faults] == []
         assert progress.done == progress.expected, again
         assert progress.done[0] == logs, again
 

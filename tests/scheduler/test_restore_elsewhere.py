@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from resnap.replay.watching import Progress
-from resnap.scheduler.verbs.restore import Order, restored
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
+from resnap.tiering.restore import RestoreOrder, RestoreWork, restore
 from resnap.tiering.restoring.restorer import Copier, FileTask, unfinished_name
 from resnap.tiering.selection import Scope
 from tests.scheduler.test_restore import PARTITIONS, check_whole, log_dir, store
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from resnap.storage.errors import ResnapError
+    from resnap.tiering.restore import RestoreReport
 
 __all__ = ["log_dir", "store"]
 
@@ -38,8 +39,10 @@ def on_executors(store: Path, log_dir: Path) -> list[ResnapError]:
         with ThreadPoolExecutor(4) as threads:
             yield Copier(threads=threads, at_once=4, elsewhere=executor)
 
-    request = Order(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
-    return [fault for found in restored(request, Sources(), Progress(), copying=copying) for fault in found.faults]
+    request = RestoreOrder(scope=Scope(sources=(store.as_uri(),)), log_dirs=(log_dir,))
+    reports: list[RestoreReport] = []
+    restore(request, RestoreWork(sources=Sources(), progress=Progress(), copying=copying), reports.append)
+    return [fault for found in reports for fault in found.faults]
 
 
 def test_what_several_attempts_wrote_is_taken_once_and_the_rest_removed(store: Path, log_dir: Path) -> None:

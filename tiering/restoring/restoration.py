@@ -295,3 +295,14 @@ def last_leader_epoch(restoration: Restoration) -> int:
 def _content(file: ShippedFile) -> bytes:
     with file.open() as chunks:
         return b"".join(chunks)
+
+
+def passed_over(one: Restoration) -> VerificationError:
+    """Return the error of segments that are beside those of a partition, and are not restored."""
+    which = f"{len(one.passed_over)}, the first at offset {one.passed_over[0]}"
+    return VerificationError(
+        f"{one.topic_partition}: segments that a broker tiered itself lie beside those that Resnap has shipped:"
+        f" {which}; no manifest names them, so they are not restored, and the log ends at {one.end_offset}",
+        hint="`resnap remote status LOG_DIR --store URL` shows what brokers know of them; a broker with the cluster's"
+        " metadata serves them where they lie",
+    )

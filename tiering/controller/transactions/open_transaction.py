@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
+from resnap.storage.words import instant
 from resnap.tiering.controller.transactions.metadata import DONE, PREPARED, TransactionState
 from resnap.tiering.controller.transactions.state_log import StateHistory
 
@@ -93,6 +94,15 @@ class OpenTransaction:
     def transactional_id(self) -> str | None:
         """Its transactional id; None if unknown."""
         return None if self.owner is None else self.owner.transactional_id
+
+    @property
+    def what(self) -> str:
+        """What is open, and since when, in words."""
+        since = "" if self.since_ms is None else f", {instant(self.since_ms)}"
+        return (
+            f"{self.topic_partition}: producer {self.producer_id} (epoch {self.producer_epoch}) has a transaction open"
+            f" since offset {self.first_offset}{since}"
+        )
 
     @property
     def ending(self) -> Ending:

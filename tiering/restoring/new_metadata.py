@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.job.contract import Result
-from resnap.scheduler.job.reports import identity
-from resnap.scheduler.verbs.planned import MOST_NAMED
 from resnap.storage.errors import FormatError, ResnapError, VerificationError
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.log_dirs import tiered_part
-from resnap.storage.words import agreeing, first_of, instant, some
+from resnap.storage.words import agreeing, first_of, some
 from resnap.tiering.cluster.replica_comparison import next_producer_id
-from resnap.tiering.cluster_state.group_offsets import SCRIPT, group_resets, write_resets
+from resnap.tiering.cluster_state.group_offsets import group_resets, write_resets
 from resnap.tiering.cluster_state.state import merge_documents, named_state, newest_states
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
 from resnap.tiering.controller.metadata.folding import load_current_image
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from resnap.scheduler.output.rendering import Row
     from resnap.storage.disk import Disk
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
@@ -47,6 +43,8 @@ if TYPE_CHECKING:
     from resnap.tiering.restoring.new_cluster import Assignment
     from resnap.tiering.restoring.restoration import Restoration
 
+_TIERED: Final = "remote.storage.enable"
+_MOST_NAMED: Final = 3
 NOT_EXPORTED: Final = (
     "the store has no state of the cluster (`resnap export`): the offsets of consumer groups, ACLs, quotas, users and"
     " the configuration of brokers are lost"
@@ -131,36 +129,6 @@ class RestoredState:
         if self.offsets_to is not None:
             write_resets(self.resets, self.offsets_to, disk)
 
-    @property
-    def row(self) -> dict[str, Any]:
-        """The same as plain values."""
-        state, metadata = self.exported.state, self.exported.state.metadata
-        return {
-            "objects": list(self.exported.keys),
-            "taken": instant(state.taken_ms),
-            "accessControlEntries": 0 if metadata is None else len(metadata.access_control_entries),
-            "quotas": 0 if metadata is None else sum(map(len, metadata.quotas.values())),
-            "scramCredentials": 0 if metadata is None else len(metadata.scram_credentials),
-            "offsetsTo": None if self.offsets_to is None else str(self.offsets_to),
-            "groups": [
-                {
-                    "group": reset.group,
-                    "file": reset.file_name,
-                    "offsets": len(reset.offsets),
-                    "cut": [
-                        {
-                            **identity(cut.topic_partition),
-                            "committedOffset": cut.committed,
-                            "endOffset": cut.end,
-                        }
-                        for cut in reset.cut
-                    ],
-                }
-                for reset in self.resets
-            ],
-            "offsetsLeftOut": list(self.not_restored),
-        }
-
     def warnings(self) -> Iterator[str]:
         """Yield what of the lost cluster the new one does not have."""
         cut = [cut for reset in self.resets for cut in reset.cut]
@@ -168,10 +136,10 @@ class RestoredState:
             named = [f"{one.group} at {one.topic_partition} from {one.committed} to {one.end}" for one in cut]
             yield (
                 f"{some(len(cut), 'committed offset')} {agreeing(len(cut))} above the end of what was restored, and"
-                f" cut to it: {first_of(named, MOST_NAMED)}"
+                f" cut to it: {first_of(named, _MOST_NAMED)}"
             )
         if self.not_restored:
-            yield f"offsets in topics that were not restored are left out: {first_of(self.not_restored, MOST_NAMED)}"
+            yield f"offsets in topics that were not restored are left out: {first_of(self.not_restored, _MOST_NAMED)}"
         if self.resets and self.offsets_to is None:
             yield (
                 f"the offsets of {some(len(self.resets), 'consumer group')} are known: with --offsets-to DIR they are"
@@ -184,21 +152,6 @@ class RestoredState:
             )
         yield from _not_taken(self.exported.state)
 
-    def text(self, would: str) -> Iterator[str]:
-        """Yield what was done, in words, and what is next."""
-        row = self.row
-        moment = instant(self.exported.state.taken_ms)
-        yield (
-            f"As of {moment}: {some(row['accessControlEntries'], 'access control entry')},"
-            f" {some(row['quotas'], 'quota')} and {some(row['scramCredentials'], 'credential')} {would}"
-            "written there, too."
-        )
-        if self.resets and self.offsets_to is not None:
-            yield (
-                f"Offsets of {some(len(self.resets), 'consumer group')} {would}written to {self.offsets_to}: once the"
-                f" cluster runs, and before consumers start: sh {self.offsets_to / SCRIPT} HOST:PORT"
-            )
-
 
 def _not_taken(state: ClusterState) -> Iterator[str]:
     if state.metadata is None:
@@ -210,9 +163,9 @@ def _not_taken(state: ClusterState) -> Iterator[str]:
         if resource.type != ResourceType.TOPIC and not is_of_cluster(resource)
     ]
     if own:
-        yield f"settings of single brokers are left out, which are of the lost machines: {first_of(own, MOST_NAMED)}"
+        yield f"settings of single brokers are left out, which are of the lost machines: {first_of(own, _MOST_NAMED)}"
     if state.metadata.scram_older:
-        users = first_of(state.metadata.scram_older, MOST_NAMED)
+        users = first_of(state.metadata.scram_older, _MOST_NAMED)
         yield f"SCRAM credentials of {users} are of an older export: set those again that were changed since"
     if state.metadata.secrets_left_out:
         count = state.metadata.secrets_left_out
@@ -220,11 +173,8 @@ def _not_taken(state: ClusterState) -> Iterator[str]:
         yield f"{secrets} not exported (`resnap export --credentials`): set them again"
 
 
-_TIERED: Final = "remote.storage.enable"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewCluster(Result):
+class NewCluster:
     """What a new cluster begins with."""
 
     path: Path
@@ -235,28 +185,8 @@ class NewCluster(Result):
     """Topics that it does not get."""
     restored_state: RestoredState | None
     """None where the store has no state of the cluster."""
-
-    @property
-    def row(self) -> Row:
-        """The same as plain values."""
-        return {
-            "bootstrap": str(self.path),
-            "topics": [topic.name for topic in self.topics],
-            "leftOut": list(self.left_out),
-            "nextProducerId": self.next_producer_id,
-            "clusterState": None if self.restored_state is None else self.restored_state.row,
-        }
-
-    def text(self, would: str) -> Iterator[str]:
-        """Yield the same in words."""
-        out = f" Left out: {', '.join(self.left_out)}." if self.left_out else ""
-        topics = some(len(self.topics), "topic")
-        yield (
-            f"{topics} {would}written to {self.path}; producer ids begin at {self.next_producer_id}.{out} The cluster"
-            " gets them when its controllers start for the first time: let each have the same."
-        )
-        if self.restored_state is not None:
-            yield from self.restored_state.text(would)
+    faults: tuple[ResnapError, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -323,7 +253,6 @@ def begin_cluster(
         restored_state=restored,
         warnings=tuple(warnings),
         faults=tuple(map(_left_out, sorted(lost))),
-        partly_done=bool(topics) and beginning.disk is not None,
     )
 
 
@@ -414,7 +343,7 @@ def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assig
     )
 
 
-def low_producer_ids(highest: int, log_dirs: Sequence[Path], connect: Connect | None) -> Iterator[Result]:
+def low_producer_ids(highest: int, log_dirs: Sequence[Path], connect: Connect | None) -> Iterator[str]:
     """Yield a warning where the cluster would give producer ids that are in what was restored to others.
 
     Raises:
@@ -423,12 +352,11 @@ def low_producer_ids(highest: int, log_dirs: Sequence[Path], connect: Connect | 
     """
     following = _next_id(log_dirs, connect)
     if following is not None and following <= highest:
-        what = (
+        yield (
             f"the next producer id of the cluster is {following}, and what was restored has ids up to {highest}: new"
             " producers will get ids of these, and brokers refuse them as out of order. Restore into a new cluster"
             " (--new-cluster), whose ids begin above"
         )
-        yield Result(warnings=(what,))
 
 
 def _next_id(log_dirs: Sequence[Path], connect: Connect | None) -> int | None:
