@@ -16,12 +16,12 @@ from resnap.scheduler.job.contract import Context, Reported, Request, Result, Ve
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column, Row
-from resnap.scheduler.verbs.install_staged import Installed, Staging, install_staged, preview
 from resnap.scheduler.verbs.planned import AND_DO_IT
 from resnap.storage.disk import Disk
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.log.names import FileKind
 from resnap.storage.words import agreeing, human_count, some
+from resnap.tiering.install import Installed, InstallOrder, install, preview
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
 from resnap.tiering.installing.undo import FileChange, read_undo
 
@@ -80,7 +80,7 @@ def run(request: InstallRequest, context: Context) -> Iterator[Result]:
     if request.staged is None or request.log_dir is None:
         raise UsageError("STAGED and LOG_DIR say what to install where",
                          hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
-    staging = Staging(
+    order = InstallOrder(
         staged=request.staged,
         scope=replace(request.scope, sources=(str(request.log_dir),)),
         plan=request.saved,
@@ -89,7 +89,7 @@ def run(request: InstallRequest, context: Context) -> Iterator[Result]:
         dry_run=settings.dry_run,
         kafka_version=settings.kafka_version,
     )
-    return _install(staging, context)
+    return _install(order, context)
 
 
 def _replace(text: str) -> Replace:
@@ -99,7 +99,7 @@ def _replace(text: str) -> Replace:
     return Replace(text)
 
 
-def _install(request: Staging, context: Context) -> Iterator[Installed]:
+def _install(order: InstallOrder, context: Context) -> Iterator[Reported[Installed]]:
     """Install what is staged, and yield what was done; a dry run takes no lock and yields what would be done.
 
     Raises:
@@ -108,17 +108,21 @@ def _install(request: Staging, context: Context) -> Iterator[Installed]:
         UsageError, LogDirError, StoreError: something is not as it should be; nothing was changed.
 
     """
-    if request.dry_run:
-        yield preview(request, context.settings.s3())
-        return
-    with context.progress("install") as (progress,):
-        yield install_staged(
-            request,
-            clock=context.clock,
-            s3=context.settings.s3(),
-            progress=progress,
-            on_manifest=lambda path: context.note(f"what undoes it: {path}"),
-        )
+    s3 = context.settings.s3()
+    if order.dry_run:
+        installed = preview(order, s3)
+    else:
+        with context.progress("install") as (progress,):
+            installed = install(
+                order,
+                now_ms=context.clock.now_ms,
+                s3=s3,
+                progress=progress,
+                on_manifest=lambda path: context.note(f"what undoes it: {path}"),
+            )
+    yield Reported(
+        what=installed, faults=installed.faults, warnings=installed.warnings, partly_done=installed.has_changes
+    )
 
 
 _COUNTED_AS: Final = {
@@ -151,7 +155,7 @@ class DecisionRow(TypedDict):
     hint: str | None
 
 
-class InstallView(View[Installed]):
+class InstallView(View["Reported[Installed]"]):
     """A row per partition."""
 
     kind = "partition"
@@ -172,12 +176,12 @@ class InstallView(View[Installed]):
         self._unasked: list[Decision] = []
         """Wrong files that stay because their replacement was not requested."""
 
-    def rows(self, result: Installed) -> Iterator[Row]:
+    def rows(self, result: Reported[Installed]) -> Iterator[Row]:
         """Yield a row per partition."""
-        self._result = result
-        self._decisions = [decision for partition in result.partitions for decision in partition.decisions]
+        self._result = result.what
+        self._decisions = [decision for partition in self._result.partitions for decision in partition.decisions]
         self._unasked = [decision for decision in self._decisions if decision.outcome is Outcome.NOT_ASKED]
-        for partition in result.partitions:
+        for partition in self._result.partitions:
             outcomes = Counter(decision.outcome for decision in partition.decisions)
             yield {
                 **identity(partition.topic_partition),

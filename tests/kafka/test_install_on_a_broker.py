@@ -15,9 +15,9 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.verbs.install_staged import Staging, install_staged
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.storage.stores.s3_settings import S3Settings
+from resnap.tiering.install import InstallOrder, install
 from resnap.tiering.selection import Scope
 from tests.kafka.brokers import DRIVER, Broker, eventually
 from tests.kafka.releases import PATIENCE_S
@@ -113,8 +113,8 @@ def test_a_kill_at_any_step_leaves_what_a_broker_opens(
 
 
 def _install(staged: Path, data: Path, undo: Path, disk: WatchedDisk) -> None:
-    request = Staging(staged=str(staged), scope=Scope(sources=(str(data),)), undo_dir=undo)
-    install_staged(request, clock=SystemClock(), s3=S3Settings(), progress=Progress(), disk=disk)
+    request = InstallOrder(staged=str(staged), scope=Scope(sources=(str(data),)), undo_dir=undo)
+    install(request, now_ms=SystemClock().now_ms, s3=S3Settings(), progress=Progress(), disk=disk)
 
 
 def _install_and_die(staged: Path, data: Path, undo: Path, step: int) -> None:

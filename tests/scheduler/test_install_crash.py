@@ -11,10 +11,10 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
-from resnap.scheduler.verbs.install_staged import Staging, install_staged
 from resnap.storage.disk import Disk
 from resnap.storage.errors import LogDirError, StalePlanError
 from resnap.storage.stores.s3_settings import S3Settings
+from resnap.tiering.install import InstallOrder, install
 from resnap.tiering.installing.installation import Replace
 from resnap.tiering.installing.undo import MANIFEST_FILE, read_undo
 from resnap.tiering.selection import Scope
@@ -24,7 +24,7 @@ from tests.scheduler.files import fill
 from tests.scheduler.installed import check_install, copied, look, staged_in
 
 if TYPE_CHECKING:
-    from resnap.scheduler.verbs.install_staged import Installed
+    from resnap.tiering.install import Installed
     from tests.scheduler.conftest import Resnap
     from tests.scheduler.scenes import Stage
 
@@ -41,14 +41,14 @@ class Place:
 
     def install(self, disk: Disk | None = None) -> Installed:
         """Install with everything that can be asked for."""
-        request = Staging(
+        request = InstallOrder(
             staged=str(self.staged),
             scope=Scope(sources=(str(self.data),)),
             asked=frozenset(Replace),
             undo_dir=self.undo,
         )
         clock = FixedClock(1_700_000_000_000)
-        return install_staged(request, clock=clock, s3=S3Settings(), progress=Progress(), disk=disk)
+        return install(request, now_ms=clock.now_ms, s3=S3Settings(), progress=Progress(), disk=disk)
 
     def manifests(self) -> list[Path]:
         """Return what undoes the installations so far, the last one first."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from resnap.replay.watching import Progress
-from resnap.scheduler.verbs.install_staged import Staging, install_staged
 from resnap.storage.log.producer_snapshot import load_snapshot, snapshot_bytes
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.words import instant
+from resnap.tiering.install import InstallOrder, install
 from resnap.tiering.installing.installation import Replace
 from resnap.tiering.selection import Scope
 from tests.clocks import FixedClock
@@ -248,24 +248,24 @@ def test_killed_at_any_step_a_rerun_completes_and_everything_can_be_undone(
     regenerate(command, replica, remote, tmp_path / "staged")
     before = look(replica)
 
-    def install(disk: WatchedDisk) -> None:
-        request = Staging(
+    def install_on(disk: WatchedDisk) -> None:
+        request = InstallOrder(
             staged=str(tmp_path / "staged"),
             scope=Scope(sources=(str(replica),)),
             asked=frozenset({Replace.FALSE_PARTIAL, Replace.TXNINDEX}),
             undo_dir=tmp_path / "undo",
         )
         clock = FixedClock(1_700_000_000_000)
-        install_staged(request, clock=clock, s3=S3Settings(), progress=Progress(), disk=disk)
+        install(request, now_ms=clock.now_ms, s3=S3Settings(), progress=Progress(), disk=disk)
 
     step = 0
     while True:
         step += 3
         disk = killed_at(step)
         try:
-            install(disk)
+            install_on(disk)
         except Killed:
-            install(WatchedDisk())
+            install_on(WatchedDisk())
         check_healed(replica / "t-0", fixture_set(LOST).expected / "t-0")
         for manifest in sorted((tmp_path / "undo").iterdir(), reverse=True):
             if (manifest / "manifest.json").exists():

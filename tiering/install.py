@@ -1,4 +1,4 @@
-"""What `resnap install` does: staged snapshots that fit are put into a log dir, and what undoes it is written first."""
+"""Installs staged snapshots that fit beside the segments of a stopped broker, and first writes what undoes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.job.contract import Result
 from resnap.storage.disk import Disk, is_directory, make_directories, make_new_directory, refuse_unwritable
 from resnap.storage.errors import LogDirError, ResnapError, StalePlanError, UsageError, VerificationError
 from resnap.storage.log.log_dir import log_dir_around, open_log_dir_or_partition
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from resnap.replay.watching import Progress
-    from resnap.scheduler.clock import Clock
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.names import FileKind, TopicPartition
     from resnap.storage.stores.s3_settings import S3Settings
@@ -53,7 +51,7 @@ _ASIDE: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staging:
+class InstallOrder:
     """What is to be installed, and where."""
 
     staged: str
@@ -89,7 +87,7 @@ class Staging:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Installed(Result):
+class Installed:
     """What was, or would be, done in all partitions."""
 
     partitions: tuple[PartitionInstallation, ...]
@@ -99,18 +97,26 @@ class Installed(Result):
     """Undoes it; None where nothing was to be done."""
     error: ResnapError | None = None
     """What ended the run before its end; what was done before stays done."""
+    faults: tuple[ResnapError, ...] = ()
+    """All that went wrong, with that error."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether anything was to be changed."""
+        return any(partition.changes for partition in self.partitions)
 
 
-def preview(request: Staging, s3: S3Settings) -> Installed:
+def preview(order: InstallOrder, s3: S3Settings) -> Installed:
     """Return what would be done, and warn of what prevents it now; nothing is written, and no lock taken.
 
     What would be done in part counts as that, so that the exit code is that of the run.
     """
-    selection = _select(request, _area(request, s3))
+    selection = _select(order, _area(order, s3))
     result = selection.result(manifest=None, error=None)
     try:
         if any(partition.installation.changes for partition in selection.surveyed):
-            refuse_unwritable(_undo_root(request), _ELSEWHERE)
+            refuse_unwritable(_undo_root(order), _ELSEWHERE)
         refuse_running(selection.log_dir)
         shutdown_mark(selection.log_dir)
     except ResnapError as obstacle:
@@ -119,10 +125,10 @@ def preview(request: Staging, s3: S3Settings) -> Installed:
     return result
 
 
-def install_staged(
-    request: Staging,
+def install(
+    order: InstallOrder,
     *,
-    clock: Clock,
+    now_ms: Callable[[], int],
     s3: S3Settings,
     progress: Progress,
     on_manifest: Callable[[Path], None] = lambda _: None,
@@ -130,25 +136,25 @@ def install_staged(
 ) -> Installed:
     """Install what is staged; ``on_manifest`` gets the path of the manifest before the first change."""
     disk = disk or Disk()
-    area, undo_root = _area(request, s3), _undo_root(request)
-    with lock_stopped_broker(request.log_dir) as mark:
-        selection = _select(request, area)
+    area, undo_root = _area(order, s3), _undo_root(order)
+    with lock_stopped_broker(order.log_dir) as mark:
+        selection = _select(order, area)
         if not any(partition.installation.changes for partition in selection.surveyed):
             return selection.result(manifest=None, error=None)
         refuse_unwritable(undo_root, _ELSEWHERE)
         installer = Installer(log_dir=selection.log_dir, area=area, disk=disk)
-        now_ms = clock.now_ms()
-        undo_dir = _new_folder(disk, undo_root, now_ms)
-        installer.write_down(selection.surveyed, mark, undo_dir, now_ms=now_ms)
+        began_ms = now_ms()
+        undo_dir = _new_folder(disk, undo_root, began_ms)
+        installer.write_down(selection.surveyed, mark, undo_dir, now_ms=began_ms)
         on_manifest(undo_dir / MANIFEST_FILE)
         error = _apply(installer, selection, progress)
         return selection.result(manifest=undo_dir / MANIFEST_FILE, error=error)
 
 
-def _area(request: Staging, s3: S3Settings) -> StagingArea:
-    if is_store_url(request.staged):
-        return StagingArea(open_store(request.staged, s3))
-    path = Path(request.staged).absolute()
+def _area(order: InstallOrder, s3: S3Settings) -> StagingArea:
+    if is_store_url(order.staged):
+        return StagingArea(open_store(order.staged, s3))
+    path = Path(order.staged).absolute()
     if not is_directory(path):
         raise UsageError(f"{path} is not a directory", hint="give what `resnap regenerate --into` was given")
     return StagingArea(open_store(path.as_uri(), s3))
@@ -181,28 +187,27 @@ class _Selection:
                 *(f"{key} is staged, but not in the log dir{self.aside.get(key, '')}" for key in self.absent),
                 *(unknown_name(path).text for path in self.unknown),
             ),
-            partly_done=any(partition.changes for partition in partitions),
         )
 
 
-def _select(request: Staging, area: StagingArea) -> _Selection:
-    staged = {key: offsets for key, found in area.offsets().items() if (offsets := request.wanted(key, found))}
+def _select(order: InstallOrder, area: StagingArea) -> _Selection:
+    staged = {key: offsets for key, found in area.offsets().items() if (offsets := order.wanted(key, found))}
     if not staged:
-        raise UsageError(f"{request.staged} has no snapshot of any selected topic",
+        raise UsageError(f"{order.staged} has no snapshot of any selected topic",
                          hint="give what `resnap regenerate --into` was given")  # fmt: skip
-    given = Path(request.scope.sources[0])
-    planned = request.planned
+    given = Path(order.scope.sources[0])
+    planned = order.planned
     log_dir = open_log_dir_or_partition(given, topics=lambda key: key in staged or key in planned)
     inventory = take_inventory(log_dir)
-    if request.plan is not None:
+    if order.plan is not None:
         for found in inventory.partitions:
-            request.plan.check_fresh(found)
+            order.plan.check_fresh(found)
     there = {found.partition.topic_partition for found in inventory.partitions}
     unread = {problem.topic_partition for problem in inventory.problems}
     aside = _aside(log_dir)
     if not there and not inventory.problems:
         found_aside = next((aside[key] for key in staged if key in aside), "")
-        raise UsageError(f"{given} has none of the partitions in {request.staged}{found_aside}",
+        raise UsageError(f"{given} has none of the partitions in {order.staged}{found_aside}",
                          hint="give the log dir that the snapshots were made from")  # fmt: skip
     surveyed: list[Surveyed] = []
     problems = [problem.error for problem in inventory.problems]
@@ -210,9 +215,9 @@ def _select(request: Staging, area: StagingArea) -> _Selection:
         key = found.partition.topic_partition
         offsets = staged.get(key, [])
         if absent := sorted(set(planned.get(key, ())).difference(offsets)):
-            problems.append(_not_staged(request.staged, key, absent))
-        releases = partial(destination_releases, request.kafka_version, str(log_dir.path), log_dir.broker_id)
-        decided = decide(found, offsets, area, request.asked, releases)
+            problems.append(_not_staged(order.staged, key, absent))
+        releases = partial(destination_releases, order.kafka_version, str(log_dir.path), log_dir.broker_id)
+        decided = decide(found, offsets, area, order.asked, releases)
         surveyed.append(Surveyed(inventory=found, installation=decided))
     return _Selection(
         log_dir=Path(str(log_dir.path)),
@@ -262,21 +267,21 @@ def _apply(installer: Installer, selection: _Selection, progress: Progress) -> R
     return error
 
 
-def _undo_root(request: Staging) -> Path:
+def _undo_root(order: InstallOrder) -> Path:
     """Return the folder in which manifests are kept.
 
     Raises:
         UsageError: it would be inside a log dir, or there is no place beside the staged snapshots.
 
     """
-    staged = local_path(request.staged) if is_store_url(request.staged) else Path(request.staged).absolute()
-    if request.undo_dir is not None:
-        root = request.undo_dir.absolute()
+    staged = local_path(order.staged) if is_store_url(order.staged) else Path(order.staged).absolute()
+    if order.undo_dir is not None:
+        root = order.undo_dir.absolute()
     elif staged is not None:
         root = staged.with_name(staged.name + UNDO_SUFFIX)
     else:
-        raise UsageError(f"nothing can be written beside {request.staged}", hint="give --undo-dir, a directory here")
-    target = Path(realpath(request.log_dir))
+        raise UsageError(f"nothing can be written beside {order.staged}", hint="give --undo-dir, a directory here")
+    target = Path(realpath(order.log_dir))
     log_dir = log_dir_around(root) or (target if Path(realpath(root)).is_relative_to(target) else None)
     if log_dir is not None:
         hint = "a broker does not start with an unknown directory in its log dir: give --undo-dir, a place outside"
