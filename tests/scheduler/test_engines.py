@@ -36,7 +36,8 @@ def jvms():
 def one_run(engine, name):
     into = Path.cwd() / name
     context = SilentContext(settings, FixedClock(NOW_MS), engine)
-    done = list(run(RegenerateRequest(scope=Scope(sources=(str(directory),)), into=str(into)), context))
+    done = []
+    run(RegenerateRequest(scope=Scope(sources=(str(directory),)), into=str(into)), context)(done.append)
     return {path.name: path.read_bytes().hex() for path in sorted(into.glob("*/*.snapshot"))}
 
 told = {"jvms": [], "snapshots": []}

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.verbs.regenerate import REPLANS
 from resnap.storage.log.checkpoints import write_offset_checkpoint
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot, snapshot_bytes
 from resnap.tiering.engine import Engine
+from resnap.tiering.regenerate import REPLANS
 from tests.logs.log_writer import PartitionWriter
 from tests.scheduler.files import bases, file_at
 from tests.scheduler.installed import delete_oldest, look, manifest_of
