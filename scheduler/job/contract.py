@@ -262,8 +262,8 @@ class View(Generic[R]):
         return {}
 
     def table_head(self) -> Row:
-        """Return the facts that people read before the rows, or of a summary alone: those of JSON in words."""
-        return self.totals() if self.kind is None else self.head()
+        """Return the facts that people read before the rows: none, unless a job has some; of a summary, the totals."""
+        return self.totals() if self.kind is None else {}
 
     def totals(self) -> Row:
         """Return the totals over all results so far."""

@@ -239,7 +239,7 @@ class Metrics(Series):
                 self.http_requests.labels(route, method, status)
 
     def quota(self, read: Callable[[], Iterable[QuotaSeries]]) -> None:
-        """Show the quota of producer ids, too: what ``quota_metrics.series`` yields at the moment of a scrape.
+        """Show the quota of producer ids, too: what ``quota_manager.series`` yields at the moment of a scrape.
 
         It is called once here, for the names. How many users are named has a bound of its own.
         """

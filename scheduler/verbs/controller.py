@@ -106,14 +106,11 @@ class BlockRow(TypedDict):
 
 
 class ImageView(View["Reported[MetadataImage]"]):
-    """A row per topic; before them all else, where ``whole``."""
+    """A row per topic; in JSON, all else before them."""
 
     kind = "topic"
     columns = columns_of(ImageTopicRow, "topic", "topicId", "partitions", "createdOffset")
     _image: MetadataImage
-
-    def __init__(self, *, whole: bool) -> None:
-        self._whole = whole
 
     def rows(self, result: Reported[MetadataImage]) -> Iterator[Row]:
         """Yield a row per topic."""
@@ -121,8 +118,8 @@ class ImageView(View["Reported[MetadataImage]"]):
         yield from (row_of(ImageTopicRow, topic) for topic in result.what.topics.values())
 
     def head(self) -> Row:
-        """Return all but the topics, where the whole image is shown."""
-        return _head(self._image) if self._whole else {}
+        """Return all but the topics."""
+        return _head(self._image)
 
     def closing(self) -> Iterator[str]:
         """Yield the image in short."""
@@ -301,7 +298,7 @@ IMAGE = Verb(
     takes=(METADATA, SERVER),
     request=ImageRequest,
     run=run,
-    view=lambda _, context: ImageView(whole=context.settings.output != "table"),
+    view=lambda *_: ImageView(),
     reads="other",
 )
 PRODUCER_IDS = Verb(

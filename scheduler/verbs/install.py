@@ -170,8 +170,8 @@ class InstallView(View["Reported[Installed]"]):
     )
     _result: Installed
 
-    def __init__(self, *, dry_run: bool, is_table: bool) -> None:
-        self._dry_run, self._is_table = dry_run, is_table
+    def __init__(self, *, dry_run: bool) -> None:
+        self._dry_run = dry_run
         self._decisions: list[Decision] = []
         self._unasked: list[Decision] = []
         """Wrong files that stay because their replacement was not requested."""
@@ -194,7 +194,7 @@ class InstallView(View["Reported[Installed]"]):
         """Return what undoes it; people read that in the closing lines."""
         manifest = self._result.manifest
         undo = None if manifest is None else str(manifest)
-        return {} if self._is_table else {"dryRun": self._dry_run, "undoManifest": undo}
+        return {"dryRun": self._dry_run, "undoManifest": undo}
 
     def totals(self) -> dict[str, int]:
         """Return how many snapshots had which outcome."""
@@ -295,10 +295,8 @@ class InstallUndoView(View["Reported[FileChange]"]):
 
 def view_of(request: InstallRequest, context: Context) -> View[Any]:
     """Return how the results of ``run`` are shown."""
-    settings = context.settings
-    if request.undo is not None:
-        return InstallUndoView(dry_run=settings.dry_run)
-    return InstallView(dry_run=settings.dry_run, is_table=settings.output == "table")
+    view = InstallView if request.undo is None else InstallUndoView
+    return view(dry_run=context.settings.dry_run)
 
 
 VERB = Verb(

@@ -290,8 +290,8 @@ class AdviceView(View[Advice | Advised | Unread]):
     _rate: float | None
     _most: int | None
 
-    def __init__(self, *, unit: str, share: float, is_table: bool) -> None:
-        self._unit, self._share, self._is_table = unit, share, is_table
+    def __init__(self, request: AdviseRequest) -> None:
+        self._unit, self._share = request.unit, request.share
         self._principals = self._untouched = 0
 
     def row(self, result: Advice | Advised | Unread) -> Row | None:
@@ -306,8 +306,6 @@ class AdviceView(View[Advice | Advised | Unread]):
 
     def head(self) -> Row:
         """Return the rate; people read it in the closing line."""
-        if self._is_table:
-            return {}
         return {"rate": self._rate, "unit": self._unit, "share": self._share, "mostProducers": self._most}
 
     def closing(self) -> Iterator[str]:
@@ -333,7 +331,5 @@ ADVISE = Verb(
     takes=(TOPIC, CLUSTER, SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, SPARK, STORE),
     request=AdviseRequest,
     run=advise_rate,
-    view=lambda request, context: AdviceView(
-        unit=request.unit, share=request.share, is_table=context.settings.output == "table"
-    ),
+    view=lambda request, _: AdviceView(request),
 )

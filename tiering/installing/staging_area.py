@@ -312,7 +312,7 @@ class StagingArea:
             made: the snapshots that the replay has just written here.
             unchanged: those that an earlier run has written; nothing is read for them if that run left a complete
                 fingerprint.
-            print_segments: ``fingerprint.print_segment`` of each, run where segments are read.
+            print_segments: ``print_segment`` of each, run where segments are read.
             indexes: the transaction indexes that it has written here.
             compared: as in ``Fingerprint``; for ``unchanged`` snapshots the results of the earlier run count.
 
