@@ -9,10 +9,9 @@ A run writes its objects again even if it finds them, so an old object belongs t
 of a segment is deleted, a tombstone is written where its manifest would be, on condition that the key is free: from
 then on no late manifest can name deleted objects, and a later run ships the segment under other keys.
 
-Retention of shipped segments: which segments it deletes, and in which order.
-
-The rules are Kafka's own: from the oldest on, a segment is deleted while its largest timestamp is older than the given
-time, or while the segments above it have as many bytes as may be kept; the first segment that stays ends the deletion.
+The rules of retention are Kafka's own: from the oldest on, a segment is deleted while its largest timestamp is older
+than the given time, or while the segments above it have as many bytes as may be kept; the first segment that stays ends
+the deletion.
 
 A segment's manifest is deleted first, then its objects, then the next segment. So wherever a run ends, no manifest
 names a missing object, and the remaining segments are a chain without a gap; objects without a manifest are orphans. A

@@ -1,15 +1,11 @@
 """A replica that led without its producer state: what it did wrong, its right indexes, how leadership is moved away.
 
-What a replica without its producer state did wrong as leader, from its log and its indexes.
-
 It did not know the producers and open transactions from below: so it serves records of such a transaction that was
 aborted later, appends duplicate batches, and accepts batches of fenced producer instances.
 
-Rebuilds transaction indexes of local segments that a replica wrote while it lacked producer state.
-
-If a transaction begins below the log dir and is aborted in it, such a replica writes no entry, or one with too high a
-first offset; consumers then get the aborted records. The replay's snapshot at the base offset of a segment shows which
-transactions were open there.
+Its transaction indexes are rebuilt: if a transaction begins below the log dir and is aborted in it, such a replica
+writes no entry, or one with too high a first offset, and consumers get the aborted records. The replay's snapshot at
+the base offset of a segment shows which transactions were open there.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
-"""The settings of running brokers (DescribeConfigs), sizes of their logs (DescribeLogDirs), and client quotas.
+"""The settings of running brokers, their releases, the sizes of their replicas, and client quotas.
 
-A broker returns the effective values, defaults included. Settings that its release does not have are missing, and so
-are internal ones that were not set.
+To DescribeConfigs a broker returns the effective values, defaults included. Settings that its release does not have are
+missing, and so are internal ones that were not set.
 
-Source: ``ConfigHelper``, ``DescribeConfigsResponse.ConfigSource``, ``ClientQuotaControlManager``.
+To ApiVersions it names the levels of ``metadata.version`` that it supports; the newest shows its line of releases, and
+not the patch release. Brokers before 3.3, and those whose levels are newer than the known ones, show nothing.
 
-The releases of running brokers, as far as ApiVersions shows them, and the sizes of their replicas.
-
-A broker names the levels of ``metadata.version`` that it supports; the newest shows its line of releases, and not the
-patch release. Brokers before 3.3, and those whose levels are newer than the known ones, show nothing.
-
-Source: ``ApiVersionsResponse``, ``BrokerFeatures``; ``DescribeLogDirsResponse``.
+Source: ``ConfigHelper``, ``DescribeConfigsResponse.ConfigSource``, ``ClientQuotaControlManager``;
+``ApiVersionsResponse``, ``BrokerFeatures``; ``DescribeLogDirsResponse``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
 """Asks the replicas of a partition for their producer state, compares them until nothing is open, and makes findings.
 
+Every replica, also a follower, returns its own state (KIP-664); brokers from 2.8 on support this. Transaction
+coordinators are queried by ListTransactions and DescribeTransactions, which brokers from 3.0 on support; transactional
+ids that the user may not describe are missing.
+
 All replicas of a partition append the same batches, so their states differ only in what one of them
 
 - has not fetched yet: the same difference must remain after an in-sync replica has fetched it;
@@ -10,15 +14,8 @@ All replicas of a partition append the same batches, so their states differ only
 Any other difference is a loss. Stock brokers from 3.6 on lose the state of the segments that they do not read when a
 replica starts from remote storage: they delete the snapshot that they have fetched.
 
-Source: ``ProducerStateManager.isProducerExpired``, ``TierStateMachine.buildProducerSnapshotFile``, ``LogCleaner``.
-
-Requests for producer state and transactions (KIP-664), to any replica and to transaction coordinators.
-
-Every replica, also a follower, returns its own state, so that replicas can be compared; brokers from 2.8 on support
-this. Coordinators are queried by ListTransactions and DescribeTransactions, which brokers from 3.0 on support;
-transactional ids that the user may not describe are missing.
-
-Source: ``ReplicaManager.activeProducerState``, ``DescribeProducersResponse``.
+Source: ``ProducerStateManager.isProducerExpired``, ``TierStateMachine.buildProducerSnapshotFile``, ``LogCleaner``;
+``ReplicaManager.activeProducerState``, ``DescribeProducersResponse``.
 """
 
 from __future__ import annotations

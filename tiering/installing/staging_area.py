@@ -1,9 +1,7 @@
 """The staging area of rebuilt snapshots: ``<topic>-<partition>/<N>.snapshot``, and their fingerprint.
 
-The fingerprint is written after the snapshots. If a run was killed before that, there is an old fingerprint or none,
-and its snapshots are not installed, because their bytes do not match.
-
-The fingerprint of staged snapshots: the closed segments that they depend on, stored beside them.
+The fingerprint has the closed segments that the snapshots depend on, and is written after them. If a run was killed
+before that, there is an old fingerprint or none, and its snapshots are not installed, because their bytes do not match.
 
 A snapshot is valid only for the log it was made from. Before it is installed a live broker may append, roll and delete:
 that does not change the remaining closed segments. So each of those is identified by its offsets, its length and a

@@ -4,8 +4,6 @@ The bytes of each file show whether it is the old one or the installed one. So a
 it went, a killed undo is continued, and a complete one changes nothing. Any other bytes mean that the file was changed
 since, and then nothing at all is touched.
 
-The undo manifest: the changes of an installation, written durably before the first change.
-
 The manifest names every file by its path below the log dir, with its old and its new state. Replaced bytes are saved
 beside the manifest, in ``aside/`` under the same paths. It is JSON, readable for people, too.
 """

@@ -9,14 +9,13 @@ up nor stored.
 Nothing survives a restart, and nothing is known of other brokers' ids: after a restart or a move, ids in use are new
 again, and charged once.
 
+The uses of producer ids in a log show, in few rows, what a quota would have seen. A row is a use: a time and an id.
+Further uses within ``THIN_MS`` by the same id in the same segment are skipped, since they could only shift a refresh by
+that time. Markers and batches without a producer never reach a quota, and are skipped, too. Times are those of the
+batches (``maxTimestamp``), which clients may have set; a batch without one gets that of the previous batch in the
+segment; without a previous one, the batch is counted and skipped.
+
 Source: KIP-936, ``ProducerIdQuotaManagerCache``.
-
-The uses of producer ids in a log, by topic: what a quota would have seen, in few rows.
-
-A row is a use: a time and an id. Further uses within ``THIN_MS`` by the same id in the same segment are skipped, since
-they could only shift a refresh by that time. Markers and batches without a producer never reach a quota, and are
-skipped, too. Times are those of the batches (``maxTimestamp``), which clients may have set; a batch without one gets
-that of the previous batch in the segment; without a previous one, the batch is counted and skipped.
 """
 
 from __future__ import annotations

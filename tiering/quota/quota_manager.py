@@ -12,25 +12,21 @@ A request is charged as a whole: for its distinct new ids, all or none. Without 
 stored or measured. Time, rates and everything else are arguments; ``Cleaner`` cleans up. A service calls ``admit`` or
 ``admit_request`` and translates the ``Admission`` into a response of its own protocol.
 
-Source: KIP-936; ``ControllerMutationQuotaManager`` (strict and permissive, KIP-599), ``ClientQuotaManager``.
+Metrics are under the KIP's names, and series for a collector with few labels. Kafka has a metric for each user. A
+series per principal would overload Prometheus, so there only users with a quota of their own, which an operator has
+set, have a label, and all others together are ``other``.
 
-The quota's metrics: under the KIP's names, and as series for a collector with few labels.
-
-Kafka has a metric for each user. A series per principal would overload Prometheus, so there only users with a quota of
-their own, which an operator has set, have a label, and all others together are ``other``.
-
-Source: KIP-936, *New Broker Metrics*; ``Sanitizer``.
-
-How a broker applies the quota to PRODUCE: after all other checks of a batch, before the append.
-
-Batches that fail authorization, name an unknown topic or do not pass validation are not charged. Only client requests
-are charged: followers get producer state by fetching, and the coordinator writes markers, neither through PRODUCE. The
-producer id of a transactional producer counts like any other.
+A broker applies the quota to PRODUCE after all other checks of a batch. Batches that fail authorization, name an
+unknown topic or do not pass validation are not charged. Only client requests are charged: followers get producer state
+by fetching, and the coordinator writes markers, neither through PRODUCE. The producer id of a transactional producer
+counts like any other.
 
 Clients from 2.7 on know error 89. Some clients with a PRODUCE version from before 2.8 are older, and would not retry
 after this unknown error: they are admitted, and throttled.
 
-Source: KIP-936, *Client Errors*; ``KafkaApis.handleProduceRequest``; KIP-219 (delivery of throttle times); KIP-599.
+Source: KIP-936, with *New Broker Metrics* and *Client Errors*; ``ControllerMutationQuotaManager`` (strict and
+permissive, KIP-599), ``ClientQuotaManager``, ``Sanitizer``; ``KafkaApis.handleProduceRequest``; KIP-219 (delivery of
+throttle times).
 """
 
 from __future__ import annotations

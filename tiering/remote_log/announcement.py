@@ -12,14 +12,11 @@ causes a loss of data, or the end of tiering on every broker, so each such case 
 
 Topics and leaders change while segments are announced, so the cheap checks are repeated before each segment.
 
-Source: KIP-405; ``RemoteLogManager``, ``RemoteLogMetadataCache``, ``ConsumerTask``.
+A segment is announced by two records. A layout that brokers read has one key for each object of a segment; brokers do
+not find other objects. Only segments that Resnap has written are announced: their ids are UUIDs of version 5, and those
+of brokers are of version 4.
 
-A shipped segment, in any layout, in the form in which it is announced to brokers: its facts, and its two records.
-
-A layout that brokers read has one key for each object of a segment; brokers do not find other objects. Only segments
-that Resnap has written are announced: their ids are UUIDs of version 5, and those of brokers are of version 4.
-
-Source: ``RemoteLogManager.copyLogSegment``, ``ConsumerTask``.
+Source: KIP-405; ``RemoteLogManager``, with ``copyLogSegment``, ``RemoteLogMetadataCache``, ``ConsumerTask``.
 """
 
 from __future__ import annotations

@@ -9,13 +9,11 @@ superfluous only if it is so by both.
 
 Objects of partitions that this log dir's metadata do not mention are only counted: another broker may know them.
 
-Finds remote segments that brokers deleted although the topic's retention kept them, by their own metadata.
-
-Up to 4.3 a leader that has copied nothing since its election counts the local log twice (KAFKA-20732), and up to 3.8.0
-copies that failed count, too (KAFKA-17062). The metadata have every deletion with its time, and the size of all
-segments; what was local only at that moment was copied later, or is not copied yet and is not counted here. Retention
-is taken as it is set now, and by Kafka's default where a metadata log alone does not have it. Records deleted on
-request look the same.
+Findings are also remote segments that brokers deleted although the topic's retention kept them. Up to 4.3 a leader that
+has copied nothing since its election counts the local log twice (KAFKA-20732), and up to 3.8.0 copies that failed
+count, too (KAFKA-17062). The metadata have every deletion with its time, and the size of all segments; what was local
+only at that moment was copied later, or is not copied yet and is not counted here. Retention is taken as it is set now,
+and by Kafka's default where a metadata log alone does not have it. Records deleted on request look the same.
 """
 
 from __future__ import annotations

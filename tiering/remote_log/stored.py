@@ -6,14 +6,13 @@ reads the log and the indexes at that key, even if its key prefix has changed.
 Custom metadata are tagged fields as in Kafka's protocol, ascending, at most 128 bytes by default. They are only read:
 without them, the plugin finds a segment by its ids and its current key prefix.
 
+The segments are read as a log by both. A listing shows what is there. The metadata say which of it counts: not a copy
+that was never finished, not what is being deleted, and not what another leader has replaced. What they do not name
+counts as it is listed, since the metadata topic has a retention of its own, and what is of it in a log dir may be old;
+so does what Resnap has shipped.
+
 Source: ``ObjectKeyFactory``, ``RemoteStorageManager``, ``SegmentCustomMetadataSerde`` of Aiven's
 tiered-storage-for-apache-kafka, 1.0.0; ``TaggedFields`` of Kafka.
-
-What brokers' metadata say of the segments in remote storage, for reading these as a log.
-
-A listing shows what is there. The metadata say which of it counts: not a copy that was never finished, not what is
-being deleted, and not what another leader has replaced. What they do not name counts as it is listed, since the
-metadata topic has a retention of its own, and what is of it in a log dir may be old; so does what Resnap has shipped.
 """
 
 from __future__ import annotations

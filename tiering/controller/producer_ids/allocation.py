@@ -1,26 +1,23 @@
 """The controller's side of producer id allocation: the next block, and which requests get it (KIP-730).
 
 State changes only by records: ``allocate`` returns the record that allocates the next block, and only ``replay`` of
-that record applies it. The embedding program makes the record durable in between (``DurableAllocation``), or replays
-it at once and responds when the record has committed, as a quorum does.
+that record applies it. The embedding program makes the record durable in between, or replays it at once and responds
+when the record has committed, as a quorum does.
+
+``DurableAllocation`` writes each block to a metadata log before it is returned. A kill between the append and the
+response wastes a block. No kill allocates one twice, because the next run begins from the log. The log has Kafka's
+format, and is held under the lock of its log dir.
 
 KIP-730 requires a limit on block requests, and that an authorization error stops the broker. Kafka implements neither
 as written: the general request quota delays the responses, and a broker only logs an error and retries. Here the
 program provides the delay, and ``broker_ids`` reports which error must stop the broker.
 
+The bodies of ``AllocateProducerIds`` (key 67) and ``InitProducerId`` (key 22) are read and written in all versions; the
+caller handles headers. An unknown error code is damage: its meaning could only be guessed.
+
 Source: ``ProducerIdsBlock``, ``ProducerIdControlManager`` and ``ProducerIdsImage``, as in 3.9;
-``ControllerApis.handleAllocateProducerIdsRequest``, ``KafkaController.allocateProducerIds``.
-
-Durable allocation of producer id blocks: each is written to a metadata log before it is returned.
-
-A kill between the append and the response wastes a block. No kill allocates one twice, because the next run begins from
-the log. The log has Kafka's format, and is held under the lock of its log dir.
-
-``AllocateProducerIds`` (key 67) and ``InitProducerId`` (key 22): request and response bodies, all versions.
-
-The caller handles headers. An unknown error code is damage: its meaning could only be guessed.
-
-Source: ``AllocateProducerIdsRequest.json``, ``InitProducerIdRequest.json`` and their responses; KIP-730, KIP-360.
+``ControllerApis.handleAllocateProducerIdsRequest``, ``KafkaController.allocateProducerIds``;
+``AllocateProducerIdsRequest.json``, ``InitProducerIdRequest.json`` and their responses; KIP-730, KIP-360.
 """
 
 from __future__ import annotations

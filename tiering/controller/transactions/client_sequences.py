@@ -5,13 +5,8 @@ were sent or are queued. A batch gets its sequence when it is first sent, and ke
 epoch renumbers the partition's batches. There is no network and no clock: the caller reports what was acknowledged,
 refused or expired, in any order, and requests the next batch of a partition.
 
-Source: ``TransactionManager``, ``TxnPartitionEntry``, ``Sender`` and ``RecordAccumulator`` in Kafka's clients module.
-
-Batches in a Java producer, and its sequences in one partition.
-
-A batch gets its sequence when it is first sent, and keeps it in every retry, unless it is renumbered.
-
-Source: ``ProducerBatch``, ``TxnPartitionEntry`` and ``RecordAccumulator`` in Kafka's clients module.
+Source: ``TransactionManager``, ``TxnPartitionEntry``, ``ProducerBatch``, ``Sender`` and ``RecordAccumulator`` in
+Kafka's clients module.
 """
 
 from __future__ import annotations
