@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from resnap.storage.errors import LockedError
 from resnap.storage.sources.registry import brokers_layout
 from resnap.storage.stores.probe import store_clock_ms
-from resnap.tiering.deleting import Collected, delete_version, is_as_it_was
+from resnap.tiering.garbage import Collected, delete_version, is_as_it_was
 from resnap.tiering.remote_log.records import SegmentState, TopicIdPartition, is_ours
 from resnap.tiering.remote_log.stored import SegmentPlace
 from resnap.tiering.shipping.lease import lease_name, lease_on

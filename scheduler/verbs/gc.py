@@ -23,7 +23,7 @@ from resnap.storage.stores.protocol import ObjectStore
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import agreeing, human_bytes, human_count, instant, some
 from resnap.tiering.brokers_garbage import Death, ReadMetadata, collect_brokers_garbage, find_brokers_garbage
-from resnap.tiering.deleting import Collected, collect, find_garbage
+from resnap.tiering.garbage import Collected, collect, find_garbage
 from resnap.tiering.remote_log.stored import metadata_of
 
 LEAST_AGE_MS: Final = 3_600_000

@@ -1,47 +1,32 @@
 """`resnap retain`: applies retention to shipped segments."""
 
+from __future__ import annotations
+
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from resnap.replay.watching import Progress
 from resnap.scheduler.cli.flags import S3, TOPIC
-from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb
+from resnap.scheduler.job.contract import Reported, Request, Unread, Verb
 from resnap.scheduler.job.reports import Identity, SummedView
 from resnap.scheduler.output.records import columns_of, row_of
-from resnap.scheduler.output.rendering import BYTES, Column, Row, or_dash
+from resnap.scheduler.output.rendering import BYTES, Column, or_dash
 from resnap.scheduler.settings.values import parse_duration, parse_size
-from resnap.storage.errors import (
-    FormatError,
-    LockedError,
-    ObjectNotFoundError,
-    ResnapError,
-    StoreError,
-    UsageError,
-    VerificationError,
-    in_file,
-)
-from resnap.storage.layouts.protocol import Listing
-from resnap.storage.layouts.segments import StoredManifest
+from resnap.storage.errors import UsageError
 from resnap.storage.sources.files import Sources
-from resnap.storage.sources.log_dirs import TieredPart, tiered_part
-from resnap.storage.sources.registry import SHIPPED, brokers_layout
-from resnap.storage.stores.protocol import ObjectStore
+from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.words import human_bytes, human_count, some
-from resnap.tiering.deleting import Limits, PartitionRetention, delete_beyond, retention_of
-from resnap.tiering.selection import Scope, nothing_in
-from resnap.tiering.shipping.lease import lease_name, lease_on
-from resnap.tiering.shipping.notes import RetentionNote, retained_key, retained_topics, write_retained
+from resnap.tiering.retain import Limits, PartitionRetention, retain
 
-_HIDDEN: Final = (
-    "run again; if the object was not shipped just now, the store's listings are incomplete, and a deletion based on "
-    "them would leave a gap: `resnap doctor URL` tests the store"
-)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from resnap.scheduler.job.contract import Context, Results
+    from resnap.scheduler.output.rendering import Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +52,8 @@ class RetainRequest(Request):
     delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False
 
 
-def run(request: RetainRequest, context: Context) -> Iterator[Reported[PartitionRetention] | Unread]:
-    """Apply the limits to each partition.
-
-    Nothing is deleted of a partition with a manifest that cannot be read, or at which another run is at work; nor of
-    any from where the store fails on: an uploader that finds no manifest writes the very objects that are being
-    deleted.
+def run(request: RetainRequest, context: Context) -> Results[Reported[PartitionRetention] | Unread]:
+    """Return what applies the limits to each partition.
 
     Raises:
         UsageError: nothing was shipped there, or it is for brokers to delete.
@@ -81,115 +62,16 @@ def run(request: RetainRequest, context: Context) -> Iterator[Reported[Partition
     """
     limits = _limits(request.retention, request.retention_bytes)
     part = tiered_part(request.url, Sources(s3=context.settings.s3()))
-    store = part.store
-    faults: list[ResnapError] = []
-    now_ms = context.clock.now_ms()
-    found = retention_of(_sound_manifests(part, request.scope, faults), limits, now_ms)
-    if not request.delete:
-        yield from (Reported(what=partition) for partition in found)
-    else:
-        with context.progress("retain") as (progress,):
-            yield from _delete_all(store, found, now_ms, faults, progress)
-    yield Unread(faults=tuple(faults))
 
+    def retain_all(report: Callable[[Reported[PartitionRetention] | Unread], None]) -> None:
+        def heard(partition: PartitionRetention) -> None:
+            report(Reported(what=partition, partly_done=request.delete and bool(partition.beyond)))
 
-def _delete_all(
-    store: ObjectStore,
-    found: Sequence[PartitionRetention],
-    now_ms: int,
-    faults: list[ResnapError],
-    progress: Progress,
-) -> Iterator[Reported[PartitionRetention]]:
-    progress.expect(sum(len(partition.beyond) for partition in found), sum(partition.size_bytes for partition in found))
-    has_failed = False
-    for partition in found:
-        gone: list[StoredManifest] = []
-        if partition.beyond and not has_failed:
-            try:
-                _delete(store, partition, now_ms, gone, progress)
-            except (LockedError, StoreError) as error:
-                faults.append(error)
-                has_failed = isinstance(error, StoreError)
-        left = replace(partition, beyond=tuple(gone), kept=partition.kept + len(partition.beyond) - len(gone))
-        yield Reported(what=left, partly_done=bool(gone))
+        with context.progress("retain") if request.delete else nullcontext([None]) as (deleting,):
+            faults = retain(part, request.scope, limits, context.clock.now_ms(), heard, deleting=deleting)
+        report(Unread(faults=tuple(faults)))
 
-
-def _delete(
-    store: ObjectStore, one: PartitionRetention, now_ms: int, gone: list[StoredManifest], progress: Progress
-) -> None:
-    """Delete what is beyond retention of one partition under its lease, and add to ``gone`` what is deleted."""
-
-    def done(deleted: StoredManifest) -> None:
-        gone.append(deleted)
-        progress.advance(1, deleted.facts.log_bytes)
-
-    name = lease_name(one.cluster_id, one.topic_partition)
-    with lease_on(store, name, verb="retain", now_ms=now_ms) as lease:
-        lease.hold()
-        _note(store, one)
-        delete_beyond(store, one, done, lease.hold)
-
-
-def _note(store: ObjectStore, one: PartitionRetention) -> None:
-    """Note first where the log starts then: nothing of it is shipped again, wherever the deletion is ended."""
-    last = one.beyond[-1]
-    left = RetentionNote(
-        log_start_offset=last.facts.next_base_offset,
-        last_base_offset=last.facts.base_offset,
-        last_log_bytes=last.facts.log_bytes,
-    )
-    key = retained_key(one.cluster_id, one.topic_partition, one.topic_id)
-    write_retained(store, key, left)
-
-
-def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) -> list[StoredManifest]:
-    """Return the manifests in scope, but for those of partitions where one is broken or was not listed."""
-    if not part.layout.has_digests:
-        raise _for_brokers(part.store, part.layout.name)
-    listing = part.layout.listing(part.store, scope.wants, part.within)
-    manifests: list[StoredManifest] = []
-    broken: set[str] = set()
-    for key in listing.manifests:
-        try:
-            with in_file(key):
-                found = listing.read(key)
-        except (FormatError, ObjectNotFoundError) as error:
-            hint = "see `resnap verify URL`; nothing of this partition is deleted until it is repaired"
-            faults.append(VerificationError(str(error), hint=hint))
-            broken.add(listing.folder(key))
-        else:
-            if scope.wants(found.facts.topic):
-                manifests.append(found)
-    for key in _hidden(part.store, listing):
-        faults.append(VerificationError(f"{key}: exists, but was not listed", hint=_HIDDEN))
-        broken.add(listing.folder(key))
-    if not manifests and not broken and not any(map(scope.wants, retained_topics(part.store))):
-        if scope.topics:
-            raise nothing_in(scope)
-        raise UsageError(f"{part.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
-    of_brokers = (brokers_layout(entry.key) for manifest in manifests for entry in manifest.objects)
-    read = next(filter(None, of_brokers), None)
-    if read is not None:
-        raise _for_brokers(part.store, read.name)
-    return [manifest for manifest in manifests if listing.folder(manifest.key) not in broken]
-
-
-def _hidden(store: ObjectStore, listing: Listing) -> Iterator[str]:
-    """Yield the keys of manifests that exist, although the store did not list them beside their objects."""
-    for key in sorted(listing.sizes.keys() - listing.manifests.keys()):
-        with suppress(ObjectNotFoundError):
-            found = store.head(key)
-            if not any(layout.is_tombstone(found) for layout in SHIPPED):
-                yield key
-
-
-def _for_brokers(store: ObjectStore, layout: str) -> UsageError:
-    return UsageError(
-        f"{store.url} is in the layout {layout}: brokers delete what they know of by the topic's own"
-        " retention, and would still request what is deleted",
-        hint="set retention.ms or retention.bytes of the topic; `resnap remote status LOG_DIR --store` shows what"
-        " brokers do not know of (unreferenced-objects)",
-    )
+    return retain_all
 
 
 class RetainedRow(Identity):

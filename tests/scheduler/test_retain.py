@@ -18,7 +18,7 @@ from resnap.storage.errors import StoreAccessError
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.deleting import Limits, delete_beyond, retention_of
+from resnap.tiering.retain import Limits, delete_beyond, retention_of
 from resnap.tiering.shipping.lease import lease_name, lease_on
 from tests.scheduler.files import tree
 from tests.scheduler.shipped import TOMBSTONE, check_store, files_of, without_tombstones

@@ -17,7 +17,7 @@ from resnap.storage.stores.probe import Check, Condition, condition, deletion, r
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_upload import PART_BYTES
 from resnap.storage.stores.urls import open_store
-from resnap.tiering.deleting import collect, find_garbage
+from resnap.tiering.garbage import collect, find_garbage
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.verifying.verification import StoreReader
 from tests.storage.stores.contract import ObjectStoreContract

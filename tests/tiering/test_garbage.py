@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from resnap.storage.errors import LockedError
 from resnap.storage.layouts.flat.keys import parse_key
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.deleting import collect, find_garbage, is_as_it_was
+from resnap.tiering.garbage import collect, find_garbage, is_as_it_was
 from resnap.tiering.shipping.lease import lease_on
 from tests.tiering.shipping import UPGRADED, check_objects, manifest_keys, manifests, tier
 from tests.tiering.stores import BeginningStore, PassingStore, flip_byte

@@ -17,7 +17,7 @@ from resnap.storage.layouts.flat.listing import shipped_log_dir
 from resnap.storage.layouts.lineage import chains_of
 from resnap.storage.log.names import segment_name
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.deleting import Limits, delete_beyond, retention_of
+from resnap.tiering.retain import Limits, delete_beyond, retention_of
 from resnap.tiering.verifying.verification import StoreReader
 from tests.examples import examples
 from tests.storage.layouts.manifests import stored

@@ -26,9 +26,10 @@ from resnap.storage.layouts.segments import RightParts
 from resnap.storage.sources.registry import layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.protocol import check_etag
-from resnap.tiering.deleting import Limits, collect, delete_beyond, find_garbage, retention_of
+from resnap.tiering.garbage import collect, find_garbage
 from resnap.tiering.repairing.originals import RECORD, Replacements, folders_in, read_record
 from resnap.tiering.repairing.replacing import Replacer, SegmentGoneError, Versions
+from resnap.tiering.retain import Limits, delete_beyond, retention_of
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.segment_copy import copy_segment, publish
 from tests.cases import mostly_slow

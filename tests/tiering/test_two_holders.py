@@ -16,7 +16,8 @@ import pytest
 from resnap.storage.errors import ResnapError
 from resnap.storage.layouts.manifest import read_manifest
 from resnap.storage.stores.memory import MemoryObjectStore
-from resnap.tiering.deleting import Limits, collect, delete_beyond, find_garbage, retention_of
+from resnap.tiering.garbage import collect, find_garbage
+from resnap.tiering.retain import Limits, delete_beyond, retention_of
 from tests.cases import each, mostly_slow
 from tests.storage.layouts.manifests import stored
 from tests.tiering.shipping import LATER_MS, UPGRADED, check_objects, manifest_keys, manifests

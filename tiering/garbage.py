@@ -1,4 +1,4 @@
-"""Deletes from a store: garbage that killed runs have left, and shipped segments beyond their retention.
+"""Deletes garbage from a store, which killed runs have left there.
 
 Garbage is an object of the layout ``flat`` that no manifest names, an upload in parts that was not completed, objects
 in the folders for staging and probes, the snapshot origin of a deleted segment in the layout ``aiven``, and the
@@ -8,17 +8,6 @@ manifest names, objects in a form that is not ours, and a partition with an unre
 A run writes its objects again even if it finds them, so an old object belongs to no active run. Before the first object
 of a segment is deleted, a tombstone is written where its manifest would be, on condition that the key is free: from
 then on no late manifest can name deleted objects, and a later run ships the segment under other keys.
-
-The rules of retention are Kafka's own: from the oldest on, a segment is deleted while its largest timestamp is older
-than the given time, or while the segments above it have as many bytes as may be kept; the first segment that stays ends
-the deletion.
-
-A segment's manifest is deleted first, then its objects, then the next segment. So wherever a run ends, no manifest
-names a missing object, and the remaining segments are a chain without a gap; objects without a manifest are orphans. A
-tombstone replaces the manifest: nothing is written under that id again, so a deletion may take effect at any later
-time. If replicas have shipped overlapping segments, the rules apply to the chain that readers use.
-
-Source: ``UnifiedLog.deleteRetentionMsBreachedSegments`` and ``deleteRetentionSizeBreachedSegments``.
 """
 
 from __future__ import annotations
@@ -28,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import (
@@ -38,7 +26,6 @@ from resnap.storage.errors import (
     ObjectExistsError,
     ObjectNotFoundError,
 )
-from resnap.storage.layouts.lineage import chain_of
 from resnap.storage.layouts.manifest import TOMBSTONE, read_manifest
 from resnap.storage.layouts.segments import Deletion
 from resnap.storage.sources.registry import SHIPPED
@@ -49,10 +36,8 @@ from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.shipping.lease import lease_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from resnap.storage.layouts.segments import StoredManifest
-    from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
     from resnap.tiering.repairing.originals import Folder
 
@@ -272,126 +257,3 @@ def _is_of_a_run(begun: Unfinished) -> bool:
     deletion = _deletion_of(begun.key)
     is_object = deletion.manifest_key not in {None, begun.key}
     return is_object or (not deletion.beside and begun.key.endswith("~"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What to keep of each partition; None for no limit."""
-
-    age_ms: int | None = None
-    log_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionRetention:
-    """The segments of one partition that retention deletes."""
-
-    cluster_id: str | None
-    topic_partition: TopicPartition
-    topic_id: str | None
-    """None where it was not known when its segments were shipped, and they are of no other topic."""
-    beyond: tuple[StoredManifest, ...]
-    """In the order of deletion: first what is beside the chain, then from the oldest on."""
-    kept: int
-    """Segments that stay."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of all objects that are deleted."""
-        return sum(manifest.size_bytes for manifest in self.beyond)
-
-    @property
-    def new_start_offset(self) -> int | None:
-        """The start of the remaining chain; None if nothing is deleted."""
-        return self.beyond[-1].facts.next_base_offset if self.beyond else None
-
-
-def retention_of(manifests: Iterable[StoredManifest], limits: Limits, now_ms: int) -> list[PartitionRetention]:
-    """Return what is beyond ``limits`` at ``now_ms``, by cluster and partition; each topic id separately."""
-    found: dict[tuple[str, TopicPartition, str], list[StoredManifest]] = {}
-    for manifest in manifests:
-        found.setdefault(manifest.facts.log_id, []).append(manifest)
-    return [_retention(found[log_id], limits, now_ms) for log_id in sorted(found)]
-
-
-def _retention(shipped: Iterable[StoredManifest], limits: Limits, now_ms: int) -> PartitionRetention:
-    """Apply the limits to the chain that readers use; segments beside it are deleted with those they depend on.
-
-    Those are deleted first, downwards: so wherever the run ends, every remaining segment can be reached from the first
-    one.
-    """
-    ordered = sorted(shipped, key=lambda one: (one.facts.base_offset, one.facts.next_base_offset, one.key))
-    made = sorted((manifest.facts for manifest in ordered), key=attrgetter("made"))
-    links = {id(manifest) for manifest in chain_of(made)}
-    chain = [manifest for manifest in ordered if id(manifest.facts) in links]
-    gone = chain[: max(_beyond_age(chain, limits.age_ms, now_ms), _beyond_size(chain, limits.log_bytes))]
-    kept = {id(manifest.facts) for manifest in chain[len(gone) :]}
-    strays = _not_led_to(ordered, kept, links) if gone else []
-    first = ordered[0].facts
-    return PartitionRetention(
-        cluster_id=first.cluster_id,
-        topic_partition=first.topic_partition,
-        topic_id=first.topic_id,
-        beyond=(*strays, *gone),
-        kept=len(ordered) - len(gone) - len(strays),
-    )
-
-
-def _not_led_to(ordered: Sequence[StoredManifest], kept: set[int], links: set[int]) -> list[StoredManifest]:
-    """Return the segments outside the chain that neither begin nor end where a kept one does; downwards.
-
-    Offsets that the chain does not have are always kept.
-    """
-    chain_end = max(manifest.facts.next_base_offset for manifest in ordered if id(manifest.facts) in links)
-    led_to: set[int] = set()
-    strays = []
-    for manifest in ordered:
-        base, end = manifest.facts.base_offset, manifest.facts.next_base_offset
-        if id(manifest.facts) in kept or (id(manifest.facts) not in links and base in led_to):
-            led_to |= {base, end}
-        elif id(manifest.facts) not in links and end <= chain_end:
-            strays.append(manifest)
-    return strays[::-1]
-
-
-def _beyond_age(ordered: Sequence[StoredManifest], age_ms: int | None, now_ms: int) -> int:
-    if age_ms is None:
-        return 0
-    within = (index for index, manifest in enumerate(ordered) if now_ms - manifest.facts.newest_ms <= age_ms)
-    return next(within, len(ordered))
-
-
-def _beyond_size(ordered: Sequence[StoredManifest], log_bytes: int | None) -> int:
-    if log_bytes is None:
-        return 0
-    spare, count = sum(manifest.facts.log_bytes for manifest in ordered) - log_bytes, 0
-    while count < len(ordered) and spare >= ordered[count].facts.log_bytes:
-        spare -= ordered[count].facts.log_bytes
-        count += 1
-    return count
-
-
-def delete_beyond(
-    store: ObjectStore,
-    retention: PartitionRetention,
-    done: Callable[[StoredManifest], None],
-    hold_lease: Callable[[], None] = lambda: None,
-) -> None:
-    """Delete what is beyond retention, segment by segment; ``done`` is called for each deleted one.
-
-    ``hold_lease`` is called before each step, and raises if another run is, or may be, at work on the partition.
-
-    Raises:
-        LockedError: another run is at work.
-        StoreError: the store failed; earlier segments are deleted, and no manifest names a missing object.
-
-    """
-    for manifest in retention.beyond:
-        hold_lease()
-        store.put(manifest.key, TOMBSTONE)
-        stem, _, _ = manifest.key.rpartition(".")
-        for entry in manifest.objects:
-            if entry.key == f"{stem}.{entry.kind}":  # whatever a manifest may name: what is another's stays
-                hold_lease()
-                store.delete(entry.key)
-        done(manifest)
