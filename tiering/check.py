@@ -238,6 +238,7 @@ def _not_checked(partitions: Sequence[SelectedPartition], work: CheckWork) -> It
         yield "broker-settings"
     if work.scope.connect is None:
         yield "topic-settings"
+    if any(selected.live_facts is None or selected.live_facts.last_stable_offset is None for selected in partitions):
         yield "last-stable-offset"
     if any(selected.inventory.partition.topic_id is None for selected in partitions):
         yield "topic-id"

@@ -223,6 +223,8 @@ def _with_leaders(read: _Reading, scope: Scope, cluster: Cluster, warn: Callable
     )
     for name in sorted(facts.refused.keys() - {METADATA_TOPIC}):
         warn(f"whether segments wait to be copied is not known: {facts.refusal(name)}")
+    for leader, why in facts.silent.items():
+        warn(f"whether segments that broker {leader} leads wait to be copied is not known: {why}")
     count = len(facts.topics[METADATA_TOPIC].partitions)
     tiered = [topic for topic in facts.topics.values() if topic.is_tiered and topic.name != METADATA_TOPIC]
     known = {cache.partition: cache for cache in read.metadata.partitions}

@@ -15,8 +15,9 @@ from kafka.structs import OffsetAndMetadata
 from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.cluster.connecting import client_settings
 from resnap.tiering.cluster.replica_comparison import ReplicaProducers, describe_producers
-from tests.kafka.brokers import Broker, eventually, tiering, zookeeper
+from tests.kafka.brokers import SMALL, Broker, eventually, free_port, tiering, zookeeper
 from tests.kafka.raw_client import RawClient
 
 if TYPE_CHECKING:
@@ -112,6 +113,53 @@ def test_clusters_of_older_releases_answer_every_command_that_asks_them(
     assert shipped.document["summary"]["shipped"] > 2
     assert (status.code, "no topic __remote_log_metadata" in status.err) == ((0, False) if settings else (2, True))
     assert (exported.document["groups"], exported.document["offsets"]) == (2, 2)
+
+
+def test_a_broker_that_cannot_be_reached_hides_nothing_of_the_others(
+    command: Resnap, release: Callable[[str], Release], tmp_path: Path
+) -> None:
+    ports, closed, small = (free_port(), free_port()), free_port(), SMALL["4.4.0"]
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    settings: dict[str, object] = {
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": f'{login} user_alice="secret";',
+    }
+    for node in ("1", "2"):
+        (tmp_path / node).mkdir()
+    kafka, elsewhere = release("4.4.0"), dict(settings)
+    first = Broker(kafka, [tmp_path / "1" / "data"], settings, secure={"SASL_PLAINTEXT": ports[0]})
+    second = Broker(
+        kafka, [tmp_path / "2" / "data"], elsewhere, secure={"SASL_PLAINTEXT": ports[1]}, node=2, joins=first
+    )
+    # Brokers reach each other; clients are sent to a port where nobody listens.
+    elsewhere["advertised.listeners"] = f"PLAINTEXT://{second.address},SASL_PLAINTEXT://127.0.0.1:{closed}"
+    properties = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{login} username="alice" password="secret";',
+    }
+    client = tmp_path / "client.properties"
+    client.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    live = ("--bootstrap-server", f"127.0.0.1:{ports[0]}", "--command-config", client, "--output", "json")
+    store = (tmp_path / "store").as_uri()
+    with first.running(), second.running():
+        for topic, replicas in (("here", "1,2"), ("elsewhere", "2,1")):
+            first.drive("assign", topic, replicas, *small)
+            first.drive("append", topic, 0, 40)
+        with Cluster(f"127.0.0.1:{ports[0]}", client_settings(properties)) as cluster:
+            facts = cluster.facts({"here", "elsewhere"}.__contains__)
+        shipped = command("tier", first.log_dirs[0], "--to", store, "--engine", "local", *live)
+        checked = command("check", first.log_dirs[0], *live).document
+    known = {name: topic.partitions[0] for name, topic in facts.topics.items()}
+    assert {name: (of.leader, of.high_watermark is None) for name, of in known.items()} == {
+        "here": (1, False), "elsewhere": (2, True),
+    }  # fmt: skip
+    assert {broker: f"127.0.0.1:{closed}" in why for broker, why in facts.silent.items()} == {2: True}
+    assert shipped.code == 0, shipped.err
+    assert "here" in {one["topic"] for one in shipped.document["partitions"] if one["shipped"]}
+    assert {topic["topic"]: "last-stable-offset" in topic["notChecked"] for topic in checked["topics"]} == {
+        "here": False, "elsewhere": True,
+    }  # fmt: skip
 
 
 def commit(broker: Broker, group: str, *, offset: int) -> None:

@@ -26,10 +26,6 @@ CLUSTER_AUTHORIZATION_FAILED, SECURITY_DISABLED = 31, 54
 class Admin:
     """Answers as kafka-python does for an old cluster, one of whose partitions of offsets has no leader."""
 
-    def describe_topics(self) -> list[dict[str, Any]]:
-        partitions = [{"partition_index": 0, "leader_id": 1}, {"partition_index": 1, "leader_id": -1}]
-        return [{"name": OFFSETS_TOPIC, "topic_id": None, "partitions": partitions}]
-
     def list_config_resources(self) -> object:
         raise UnsupportedVersionError
 
@@ -67,6 +63,10 @@ class FakeCluster:
 
     def broker_ids(self) -> list[int]:
         return [1]
+
+    def describe_topics(self) -> list[dict[str, Any]]:
+        partitions = [{"partition_index": 0, "leader_id": 1}, {"partition_index": 1, "leader_id": -1}]
+        return [{"name": OFFSETS_TOPIC, "topic_id": None, "partitions": partitions}]
 
     def hidden(self, names: set[str]) -> dict[str, str]:
         return dict.fromkeys(names & {"secret"}, "TOPIC_AUTHORIZATION_FAILED") if self.codes["topics"] else {}

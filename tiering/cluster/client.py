@@ -7,17 +7,16 @@ step are requested directly before it.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
-from uuid import UUID
 
 from resnap.storage.errors import ClusterError
 from resnap.storage.kafka_errors import KafkaError
-from resnap.storage.messages.wire import ZERO_UUID, uuid_text
 from resnap.tiering.cluster.connecting import SETUP_TIMEOUT_S, bound_handshakes, connect_in_time, reach
-from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+from resnap.tiering.cluster.facts import ClusterFacts, TopicFacts, setting_values, topic_facts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -34,8 +33,8 @@ _FETCH_BYTES: Final = 65_536
 _TRIES: Final = 5
 """How many brokers are tried for a request that any can answer: some may have died since, or hang."""
 _TOPIC_RESOURCE: Final = 2
-_OF_THE_TOPIC: Final = 1
-"""Where a setting comes from that was set for the topic itself (``DescribeConfigsResponse.ConfigSource``)."""
+_UNCOMMITTED, _COMMITTED = 0, 1
+"""Isolation levels."""
 _HINT: Final = "check --bootstrap-server and --command-config, and that brokers answer"
 _TOO_OLD: Final = "brokers of this release do not know the request; give log dirs instead, if the command takes them"
 
@@ -111,13 +110,23 @@ class Cluster:
 
         """
         with _translate_errors("cannot describe the topics"):
-            listed = self._admin.describe_topics()
+            listed = self._described()
             described = [topic for topic in listed if wants(topic["name"])]
             settings, refused = self._settings([topic["name"] for topic in described])
-            offsets = self._offsets(described)
-        topics = {topic["name"]: _topic(topic, settings.get(topic["name"], {}), offsets) for topic in described}
+            offsets, silent = self._offsets(described)
+        topics = {topic["name"]: topic_facts(topic, settings.get(topic["name"], {}), offsets) for topic in described}
         hidden = self.hidden(set(names) - {topic["name"] for topic in listed})
-        return ClusterFacts(cluster_id=self.cluster_id(), topics=topics, refused=refused | hidden)
+        return ClusterFacts(cluster_id=self.cluster_id(), topics=topics, refused=refused | hidden, silent=silent)
+
+    def describe_topics(self) -> list[dict[str, Any]]:
+        """Return what brokers say of all topics, in the library's form.
+
+        Raises:
+            ClusterError: the cluster does not answer.
+
+        """
+        with _translate_errors("cannot describe the topics"):
+            return self._described()
 
     def hidden(self, names: Collection[str]) -> dict[str, str]:
         """Return those of ``names`` that the user may not describe, with the error.
@@ -129,7 +138,7 @@ class Cluster:
         if not names:
             return {}
         with _translate_errors("cannot describe the topics"):
-            answers = self._admin.describe_topics(sorted(names))
+            answers = self._described(sorted(names))
         return {
             answer["name"]: error_name(answer["error_code"]) for answer in answers if _is_refusal(answer["error_code"])
         }
@@ -142,9 +151,9 @@ class Cluster:
 
         """
         with _translate_errors(f"{name}: cannot describe the topic"):
-            described = [topic for topic in self._admin.describe_topics([name]) if not topic["error_code"]]
+            described = [topic for topic in self._described([name]) if not topic["error_code"]]
             settings, _ = self._settings([topic["name"] for topic in described])
-        return next((_topic(topic, settings.get(name, {}), {}) for topic in described), None)
+        return next((topic_facts(topic, settings.get(name, {}), {}) for topic in described), None)
 
     def topic_settings(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
         """Return the effective settings of topics, by topic.
@@ -155,7 +164,7 @@ class Cluster:
         """
         with _translate_errors("cannot describe the settings of topics"):
             found, _ = self._settings(list(names))
-        return {topic: _values(settings) for topic, settings in found.items()}
+        return {topic: setting_values(settings) for topic, settings in found.items()}
 
     def epoch_ends(self, of: TopicPartition, leader: int, epochs: Iterable[int]) -> dict[int, EpochEnd]:
         """Return the end offset of each of ``epochs`` in the leader's log.
@@ -228,20 +237,31 @@ class Cluster:
         with _translate_errors(what):
             yield self._admin
 
+    @property
+    def _unreachable(self) -> tuple[type[Exception], ...]:
+        """What the library raises where one broker does not answer."""
+        errors = self._kafka.errors
+        return errors.KafkaConnectionError, errors.RequestTimedOutError, errors.NodeNotReadyError
+
     def _answer(self, request: Any, broker_id: int | None) -> Any:  # noqa: ANN401 - messages of the library
         manager = self._admin._manager  # noqa: SLF001
-        return manager.run(manager.send, request, broker_id)
+        try:
+            return manager.run(manager.send, request, broker_id)
+        except self._unreachable as error:
+            broker = None if broker_id is None else manager.cluster.broker_metadata(broker_id)
+            if broker is None:
+                raise
+            raise type(error)(f"broker {broker_id} at {broker.host}:{broker.port}: {_said(error)}") from error
 
     def _of_any(self, request: Any) -> Any:  # noqa: ANN401 - messages of the library
         """Return the response of any broker, trying the next one if one does not answer.
 
         The library's own choice may be a broker that accepts connections and hangs.
         """
-        errors = self._kafka.errors
         known = sorted(broker.node_id for broker in self._admin._manager.cluster.brokers())  # noqa: SLF001
         known.sort(key=lambda broker_id: broker_id != self._answers)
         for broker_id in islice(cycle(known), _TRIES - 1):
-            with suppress(errors.KafkaConnectionError, errors.RequestTimedOutError, errors.NodeNotReadyError):
+            with suppress(*self._unreachable):
                 answer = self._answer(request, broker_id)
                 self._answers = broker_id
                 return answer
@@ -333,6 +353,15 @@ class Cluster:
             sent = self._producer.send(topic, value=value, partition=partition)
             return int(sent.get(timeout=self._patience_ms / 1000).offset)
 
+    def _described(self, names: list[str] | None = None) -> list[dict[str, Any]]:
+        """Return what brokers say of ``names``, or of all topics."""
+        from kafka.protocol.metadata import MetadataRequest as Request
+
+        topics = None if names is None else [Request.MetadataRequestTopic(name=name) for name in names]
+        answer = self._of_any(Request(topics=topics, allow_auto_topic_creation=False))
+        found: list[dict[str, Any]] = answer.to_dict()["topics"]
+        return found
+
     def _settings(self, topics: list[str]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """Return the settings of ``topics``, by name: values, and where each is set; and by topic why it has none.
 
@@ -351,35 +380,51 @@ class Cluster:
         refused = {one.resource_name: error_name(one.error_code) for one in results if _is_refusal(one.error_code)}
         return found, refused
 
-    def _offsets(self, described: list[dict[str, Any]]) -> dict[str, dict[tuple[str, int], int]]:
-        """Return the offsets of all partitions that have a leader, by what they are."""
+    def _offsets(self, described: list[dict[str, Any]]) -> tuple[dict[str, dict[tuple[str, int], int]], dict[int, str]]:
+        """Return the offsets of all partitions whose leader answers, by what they are; and why other leaders do not.
+
+        One broker that cannot be reached must not hide what the others say.
+        """
         from kafka.admin import OffsetSpec
 
-        led = [
-            self._kafka.TopicPartition(topic["name"], partition["partition_index"])
-            for topic in described
-            for partition in topic["partitions"]
-            if partition["leader_id"] >= 0
-        ]
+        led: dict[int, list[Any]] = defaultdict(list)
+        for topic in described:
+            for partition in topic["partitions"]:
+                if partition["leader_id"] >= 0:
+                    place = self._kafka.TopicPartition(topic["name"], partition["partition_index"])
+                    led[partition["leader_id"]].append(place)
         asked = {
-            "log_start_offset": (OffsetSpec.EARLIEST, "read_uncommitted"),
-            "high_watermark": (OffsetSpec.LATEST, "read_uncommitted"),
-            "last_stable_offset": (OffsetSpec.LATEST, "read_committed"),
-            "local_start_offset": (OffsetSpec.EARLIEST_LOCAL, "read_uncommitted"),
+            "log_start_offset": (OffsetSpec.EARLIEST, _UNCOMMITTED),
+            "high_watermark": (OffsetSpec.LATEST, _UNCOMMITTED),
+            "last_stable_offset": (OffsetSpec.LATEST, _COMMITTED),
+            "local_start_offset": (OffsetSpec.EARLIEST_LOCAL, _UNCOMMITTED),
+            "remote_end_offset": (OffsetSpec.LATEST_TIERED, _UNCOMMITTED),
         }
-        found = {name: self._list_offsets(led, spec, level) for name, (spec, level) in asked.items()}
-        tiered = self._list_offsets(led, OffsetSpec.LATEST_TIERED, "read_uncommitted")
-        return found | {"remote_end_offset": {place: last + 1 for place, last in tiered.items()}}
+        found: dict[str, dict[tuple[str, int], int]] = {what: {} for what in asked}
+        silent: dict[int, str] = {}
+        for leader, places in led.items():
+            try:
+                of_leader = {what: self._list_offsets(leader, places, *how) for what, how in asked.items()}
+            except self._unreachable as error:
+                silent[leader] = _why(error)
+                continue
+            for what, offsets in of_leader.items():
+                found[what] |= offsets
+        tiered = found["remote_end_offset"]
+        found["remote_end_offset"] = {place: last + 1 for place, last in tiered.items()}
+        return found, silent
 
-    def _list_offsets(self, led: list[Any], spec: object, level: str) -> dict[tuple[str, int], int]:
-        from kafka.errors import UnsupportedVersionError
+    def _list_offsets(self, leader: int, places: list[Any], spec: object, level: int) -> dict[tuple[str, int], int]:
+        from kafka.errors import NotLeaderForPartitionError, UnsupportedVersionError
 
-        if not led:
-            return {}
+        asked = dict.fromkeys(places, spec)
         try:
-            answer = self._admin.list_partition_offsets(dict.fromkeys(led, spec), isolation_level=level)
+            request = self._admin._list_partition_offsets_request(asked, level)  # noqa: SLF001
+            answer = self._admin._list_partition_offsets_process_response(self._answer(request, leader))  # noqa: SLF001
         except UnsupportedVersionError:
             return {}
+        except NotLeaderForPartitionError:  # it leads no longer what it led when the topics were described
+            answer = self._admin.list_partition_offsets(asked, isolation_level=level)
         return {(place.topic, place.partition): one.offset for place, one in answer.items()}
 
     def _epoch_end(self, of: TopicPartition, leader: int, epoch: int) -> EpochEnd:
@@ -418,39 +463,8 @@ def error_name(code: int) -> str:
     return kafka_errors[code].message if code in kafka_errors else f"error {code}"
 
 
-def _topic(
-    described: dict[str, Any], settings: dict[str, Any], offsets: dict[str, dict[tuple[str, int], int]]
-) -> TopicFacts:
-    name = described["name"]
-    partitions = {}
-    for partition in described["partitions"]:
-        number = partition["partition_index"]
-        known = {what: found.get((name, number)) for what, found in offsets.items()}
-        leader = partition["leader_id"] if partition["leader_id"] >= 0 else None
-        partitions[number] = PartitionFacts(partition=number, leader=leader, **known)
-    return TopicFacts(
-        name=name,
-        topic_id=topic_id_of(described.get("topic_id")),
-        settings=_values(settings),
-        own_settings=frozenset(setting for setting, entry in settings.items() if entry.config_source == _OF_THE_TOPIC),
-        partitions=partitions,
-    )
-
-
-def _values(settings: dict[str, Any]) -> dict[str, str]:
-    return {name: entry.value for name, entry in settings.items()}
-
-
 def _is_refusal(error_code: int) -> bool:
     return error_code == KafkaError.TOPIC_AUTHORIZATION_FAILED
-
-
-def topic_id_of(given: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one
-    """Return the id of a topic as Kafka shows it; None if it has none."""
-    if given is None:
-        return None
-    found = uuid_text((given if isinstance(given, UUID) else UUID(str(given))).bytes)
-    return None if found == ZERO_UUID else found
 
 
 @contextmanager
@@ -461,6 +475,17 @@ def _translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except (errors.KafkaError, OSError, TimeoutError) as error:
-        why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        why = _why(error)
         hint = _TOO_OLD if isinstance(error, errors.UnsupportedVersionError) else _HINT
         raise ClusterError(f"{what}: {why}", hint=hint) from error
+
+
+def _why(error: Exception) -> str:
+    """Return the kind of error and what it says."""
+    said = _said(error)
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says; the library's begin with their kind."""
+    return str(error).removeprefix(type(error).__name__).removeprefix(": ")

@@ -8,10 +8,15 @@ id than the cluster's topic of that name is what remains of a topic that was del
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 from resnap.storage.errors import ClusterError, LogDirError, UsageError
 from resnap.storage.log.log_dir import PartitionProblem
+from resnap.storage.messages.wire import ZERO_UUID, uuid_text
+
+_OF_THE_TOPIC: Final = 1
+"""Where a setting comes from that was set for the topic itself (``DescribeConfigsResponse.ConfigSource``)."""
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFacts:
-    """One partition, as its leader has it; nothing but the number is known without a leader."""
+    """One partition, as its leader has it; no offset is known without a leader, or of one that does not answer."""
 
     partition: int
     leader: int | None
@@ -85,6 +90,8 @@ class ClusterFacts:
     topics: Mapping[str, TopicFacts]
     refused: Mapping[str, str] = field(default_factory=dict)
     """Topics that the user may not describe, whole or in their settings, with Kafka's error."""
+    silent: Mapping[int, str] = field(default_factory=dict)
+    """Leaders that do not answer, and why: of what they lead no offset is known."""
 
     def refusal(self, topic: str) -> ClusterError | None:
         """Return what a command says of ``topic`` if the user may not describe it."""
@@ -144,3 +151,36 @@ def _update(one: PartitionDir, topic: TopicFacts, broker_id: int | None) -> Part
     high_watermark = one.high_watermark if facts.high_watermark is None else facts.high_watermark
     start = max(one.log_start_offset, facts.log_start_offset or 0)
     return replace(known, high_watermark=high_watermark, log_start_offset=start)
+
+
+def topic_facts(
+    described: dict[str, Any], settings: dict[str, Any], offsets: dict[str, dict[tuple[str, int], int]]
+) -> TopicFacts:
+    """Return a topic as brokers describe it, with its settings, and the offsets by what they are."""
+    name = described["name"]
+    partitions = {}
+    for partition in described["partitions"]:
+        number = partition["partition_index"]
+        known = {what: found.get((name, number)) for what, found in offsets.items()}
+        leader = partition["leader_id"] if partition["leader_id"] >= 0 else None
+        partitions[number] = PartitionFacts(partition=number, leader=leader, **known)
+    return TopicFacts(
+        name=name,
+        topic_id=topic_id_of(described.get("topic_id")),
+        settings=setting_values(settings),
+        own_settings=frozenset(setting for setting, entry in settings.items() if entry.config_source == _OF_THE_TOPIC),
+        partitions=partitions,
+    )
+
+
+def setting_values(settings: dict[str, Any]) -> dict[str, str]:
+    """Return the values of settings as brokers describe them."""
+    return {name: entry.value for name, entry in settings.items()}
+
+
+def topic_id_of(given: Any) -> str | None:  # noqa: ANN401 - the library gives a UUID, or text of one
+    """Return the id of a topic as Kafka shows it; None if it has none."""
+    if given is None:
+        return None
+    found = uuid_text((given if isinstance(given, UUID) else UUID(str(given))).bytes)
+    return None if found == ZERO_UUID else found

@@ -156,7 +156,7 @@ class LiveBrokers:
             )
             for topic in facts.topics.values()
             for number, partition in topic.partitions.items()
-            if (topic.name, number) in wanted
+            if (topic.name, number) in wanted and partition.leader not in facts.silent
         }
 
     def times(self) -> BrokerTimes:

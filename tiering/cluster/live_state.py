@@ -17,7 +17,8 @@ from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from resnap.storage.messages.wire import uuid_text
 from resnap.storage.words import first_of
 from resnap.tiering.cluster.broker_settings import hidden_topics
-from resnap.tiering.cluster.client import error_name, topic_id_of
+from resnap.tiering.cluster.client import error_name
+from resnap.tiering.cluster.facts import topic_id_of
 from resnap.tiering.cluster_state.group_offsets import OFFSETS_TOPIC, CommittedOffset, OffsetsPartition
 from resnap.tiering.cluster_state.state import ClusterState, KnownMetadata, KnownTopic
 from resnap.tiering.controller.metadata.image import ALL_BROKERS, ConfigResource, ResourceType
@@ -55,8 +56,7 @@ def ask_cluster_state(cluster: Cluster, *, taken_ms: int) -> tuple[ClusterState,
     cluster_id = cluster.cluster_id()
     if cluster_id is None:
         raise ClusterError("brokers give no cluster id, which names an export", hint="those of Apache Kafka give one")
-    with cluster.admin("cannot describe the topics") as admin:
-        topics = admin.describe_topics()
+    topics = cluster.describe_topics()
     if hidden := hidden_topics(cluster, [topic["name"] for topic in topics]):
         # Restored, such an export would leave out their settings, and what groups have read of them.
         names = first_of(sorted(hidden), 5)

@@ -6,7 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay.largest_timestamp import largest_timestamp_by_batches
-from resnap.storage.errors import FormatError, ObjectNotFoundError, ResnapError, UsageError, VerificationError, in_file
+from resnap.storage.errors import (
+    ClusterError,
+    FormatError,
+    ObjectNotFoundError,
+    ResnapError,
+    UsageError,
+    VerificationError,
+    in_file,
+)
 from resnap.storage.sources.registry import brokers_layout, layout_in
 from resnap.storage.stores.protocol import length_of
 from resnap.tiering.cluster.broker_settings import local_log_bytes
@@ -41,6 +49,7 @@ if TYPE_CHECKING:
 
 _WITH_SPACE: Final = 110
 """Per cent: producers write while segments are announced."""
+_SILENT: Final = "what it copies itself is not known; leave its topics out with --exclude-topic, or wait for it"
 _UNKNOWN_BROKER: Final = -1
 """The broker id of a record if no leader is known."""
 
@@ -150,6 +159,8 @@ class Announcer:
         facts = self.cluster.facts(names.__contains__, names)
         if refusal := next(filter(None, map(facts.refusal, sorted(topics))), None):
             raise refusal
+        for leader, why in facts.silent.items():
+            raise ClusterError(f"broker {leader} leads partitions, and does not answer: {why}", hint=_SILENT)
         if metadata_topic(facts).is_compacted:
             raise UsageError(
                 f"{METADATA_TOPIC} is compacted, and takes no record without a key",
