@@ -10,7 +10,6 @@ import pytest
 
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.verbs.remote_status import read_status
 from resnap.storage.layouts.local_tiered import object_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
@@ -20,6 +19,7 @@ from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.words import instant
 from resnap.tiering.remote_log.records import SegmentState
+from resnap.tiering.remote_status import read_status
 from tests.tiering.remote_log.written_records import (
     PARTITION,
     append_records,
