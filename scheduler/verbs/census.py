@@ -6,170 +6,34 @@ It counts the newest producer snapshot of each partition, or a replay.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
 
 import typer
 from typing_extensions import TypedDict
 
-from resnap.replay.results import BoundaryOutcome
-from resnap.replay.staging import scratch_directory, snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, PARTITIONS, READING, REPLAY, STORE
-from resnap.scheduler.job.contract import PartitionState, Request, Result, Unread, Verb, View, unread
+from resnap.scheduler.job.contract import PartitionState, Reported, Request, Unread, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import Identity, identity
 from resnap.scheduler.output.records import columns_of
 from resnap.scheduler.output.rendering import Column
 from resnap.scheduler.verbs.plots import check_plot, draw_census
 from resnap.scheduler.verbs.quota_uses import PrincipalFile, principals_in
-from resnap.storage.errors import DataError, ResnapError, UsageError, in_file
-from resnap.storage.log.producer_snapshot import entries_in, snapshot_arrays
+from resnap.storage.errors import UsageError
 from resnap.storage.words import exact_duration, human_bytes, human_count, instant, second, some
-from resnap.tiering.controller.transactions.state_log import transactional_ids
-from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, Owners, age_edges, makes_an_id_per_message
+from resnap.tiering.census import CountedPartition, ProducerCounter
+from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
 from resnap.tiering.selection import warn_unmatched
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Results
     from resnap.scheduler.output.rendering import Row
-    from resnap.storage.log.partition_dir import Place
-    from resnap.tiering.planner import Planner
-    from resnap.tiering.quota.producer_census import Ints, PrincipalMap
-    from resnap.tiering.selection import SelectedPartition, Selection
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted(Result):
-    """The producers of one partition.
-
-    Attributes:
-        selected: the partition.
-        census: whom the snapshot names.
-        origin: whether a snapshot on disk was counted, or one that was replayed; ``none`` where there is neither.
-        offset: of the snapshot.
-        reason: why there was a replay.
-        unread_bytes: size of the segments from there on, whose producers are not counted.
-
-    """
-
-    selected: SelectedPartition
-    census: Census
-    origin: Literal["snapshot", "replay", "none"]
-    offset: int | None
-    unread_bytes: int
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerCounter:
-    """Counts producers, partition by partition."""
-
-    planner: Planner
-    now_ms: int
-    edges: Ints
-    principals: PrincipalMap | None
-    owners: dict[str, Owners] = field(default_factory=dict)
-    """By log dir, each read once."""
-
-    def counted(self, selection: Selection, context: Context) -> Iterator[Counted]:
-        """Yield what the newest snapshots show, then what replays show of partitions that lack one."""
-        lacking = []
-        for selected in selection.partitions:
-            context.check()
-            found = self._of_snapshot(selected)
-            if isinstance(found, Counted):
-                yield found
-            else:
-                lacking.append((selected, found))
-        if lacking:
-            yield from self._of_replays(lacking, context)
-
-    def _of_snapshot(self, selected: SelectedPartition) -> Counted | str:
-        """Return what the newest snapshot shows, or why it has to be made first."""
-        partition = selected.inventory.partition
-        newest = max((snapshot.offset for snapshot in partition.snapshots), default=None)
-        boundary = max(partition.boundaries, default=None)
-        if newest is None and boundary is None:
-            return self._result(selected)
-        if newest is None or newest < (boundary or 0):
-            is_there = "there is no" if newest is None else f"{newest} is the newest"
-            return f"{is_there} snapshot, and offset {boundary} has none"
-        try:
-            census = self._read(selected, partition.snapshots[-1].path)
-        except ResnapError as error:
-            if boundary is None:
-                return self._result(selected, error=error)
-            return str(error)
-        if newest is not None:
-            last = partition.snapshots[-1]
-            self.planner.on_state(selected.topic_partition, newest, entries_in(last.size_bytes), last.path)
-        return self._result(selected, census, "snapshot", newest)
-
-    def _of_replays(self, lacking: list[tuple[SelectedPartition, str]], context: Context) -> Iterator[Counted]:
-        """Replay the newest boundaries, here: what executors write, this process may not see."""
-        engine = self.planner.engine
-        planner = replace(self.planner, engine=replace(engine, kind="local")) if engine.is_remote else self.planner
-        why = {selected.topic_partition: (selected, text) for selected, text in lacking}
-        with scratch_directory("census") as scratch, context.progress("replay") as (progress,):
-            planned = [
-                planner.boundaries(selected, selected.inventory.partition.boundaries[-1:], None, None)
-                for selected, _ in lacking
-            ]
-            for replayed in planner.replay(planned, scratch.as_uri(), progress):
-                result = replayed.result
-                selected, text = why[result.topic_partition]
-                (found,) = result.boundaries
-                if found.outcome is not BoundaryOutcome.REBUILT:
-                    error = result.error or DataError(f"{result.topic_partition}: {found.reason}")
-                    yield self._result(selected, error=error)
-                    continue
-                made = scratch / snapshot_key(result.topic_partition, found.offset)
-                census = self._read(selected, str(made))
-                made.unlink()
-                yield replace(self._result(selected, census, "replay", found.offset), reason=text)
-
-    def _read(self, selected: SelectedPartition, locator: str) -> Census:
-        """Count a snapshot, a few thousand entries at a time; nothing counts of one whose checksum is wrong."""
-        census, owners = Census.empty(self.edges), self._owners(selected.log_dir.path)
-        with in_file(locator), self.planner.engine.reading.sources.open(locator) as file:
-            for entries in snapshot_arrays(file.read, file.size_bytes):
-                census.count(selected.topic_partition.topic, entries, self.now_ms, owners)
-        return census
-
-    def _owners(self, log_dir: Place) -> Owners:
-        known = self.owners.get(str(log_dir))
-        if known is None:
-            names = transactional_ids(log_dir)
-            known = Owners(None if self.principals is None else self.principals.knowing(names), names)
-            self.owners[str(log_dir)] = known
-        return known
-
-    def _result(
-        self,
-        selected: SelectedPartition,
-        census: Census | None = None,
-        origin: Literal["snapshot", "replay", "none"] = "none",
-        offset: int | None = None,
-        error: ResnapError | None = None,
-    ) -> Counted:
-        segments = selected.inventory.partition.segments
-        return Counted(
-            topic_partition=selected.topic_partition,
-            state=PartitionState.DONE if error is None else PartitionState.FAILED,
-            faults=() if error is None else (error,),
-            partly_done=True,
-            selected=selected,
-            census=Census.empty(self.edges) if census is None else census,
-            origin=origin,
-            offset=offset,
-            unread_bytes=sum(one.size_bytes for one in segments if offset is None or one.base_offset >= offset),
-        )
 
 
 MOST_PRINCIPALS: Final = 20
@@ -194,8 +58,8 @@ class CensusRequest(Request):
     ] = None
 
 
-def run(request: CensusRequest, context: Context) -> Iterator[Counted | Unread]:
-    """Return the producers of each partition in scope.
+def run(request: CensusRequest, context: Context) -> Results[Reported[CountedPartition] | Unread]:
+    """Return what counts the producers of each partition in scope.
 
     Raises:
         UsageError: a source or ``--as-of`` is not what it should be.
@@ -220,7 +84,23 @@ def run(request: CensusRequest, context: Context) -> Iterator[Counted | Unread]:
     )
     selection = planner.select(request.scope)
     warn_unmatched(request.scope, selection, context.warn)
-    return chain(unread(selection), counter.counted(selection, context))
+
+    def count_all(report: Callable[[Reported[CountedPartition] | Unread], None]) -> None:
+        for problem in unread(selection):
+            report(problem)
+        counter.count(selection.partitions, context.progress, lambda counted: report(_result(counted)))
+
+    return count_all
+
+
+def _result(counted: CountedPartition) -> Reported[CountedPartition]:
+    return Reported(
+        topic_partition=counted.selected.topic_partition,
+        state=PartitionState.DONE if counted.error is None else PartitionState.FAILED,
+        faults=() if counted.error is None else (counted.error,),
+        partly_done=True,
+        what=counted,
+    )
 
 
 def expirations(present_ms: int, under_ms: int | None) -> tuple[int, ...]:
@@ -250,7 +130,7 @@ class CensusRow(Identity, TypedDict("_From", {"from": str})):
     principals: NotRequired[dict[str, int]]
 
 
-class CensusView(View["Counted | Unread"]):
+class CensusView(View["Reported[CountedPartition] | Unread"]):
     """A row per topic, most producers first, with its partitions; the service keeps a row per partition."""
 
     kind = "topic"
@@ -277,29 +157,30 @@ class CensusView(View["Counted | Unread"]):
         self._origins: Counter[str] = Counter()
         self._unread_bytes = 0
 
-    def rows(self, result: Counted | Unread) -> tuple[Row, ...]:
+    def rows(self, result: Reported[CountedPartition] | Unread) -> tuple[Row, ...]:
         """Return nothing yet: a topic is shown once all of its partitions are counted."""
         self.row(result)
         return ()
 
-    def row(self, result: Counted | Unread) -> Row | None:
+    def row(self, result: Reported[CountedPartition] | Unread) -> Row | None:
         """Return what was counted of one partition, and count it in."""
         if isinstance(result, Unread):
             return result.row
-        topic = result.selected.topic_partition.topic
+        counted = result.what
+        topic = counted.selected.topic_partition.topic
         row = {
-            **identity(result.selected.topic_partition),
-            **self._figures(result.census),
-            "from": result.origin,
-            "offset": result.offset,
-            "unreadBytes": result.unread_bytes,
-            "reason": result.reason,
+            **identity(counted.selected.topic_partition),
+            **self._figures(counted.census),
+            "from": counted.origin,
+            "offset": counted.offset,
+            "unreadBytes": counted.unread_bytes,
+            "reason": counted.reason,
         }
-        self._topics.setdefault(topic, Census.empty(self._all.edges)).add(result.census)
+        self._topics.setdefault(topic, Census.empty(self._all.edges)).add(counted.census)
         self._partitions.setdefault(topic, []).append({name: row[name] for name in row if name != "topic"})
-        self._all.add(result.census)
-        self._origins[result.origin] += 1
-        self._unread_bytes += result.unread_bytes
+        self._all.add(counted.census)
+        self._origins[counted.origin] += 1
+        self._unread_bytes += counted.unread_bytes
         return row
 
     def rest(self) -> Iterator[Row]:
