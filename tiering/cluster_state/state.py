@@ -53,7 +53,7 @@ from resnap.tiering.cluster_state.group_offsets import (
     OffsetsPartition,
     read_group_offsets,
 )
-from resnap.tiering.controller.metadata.folding import load_current_image
+from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.controller.metadata.image import ConfigResource
 from resnap.tiering.controller.metadata.records import (
     AccessControlEntryRecord,
@@ -376,7 +376,7 @@ def read_cluster_state(
             faults.append(error)
     metadata = None
     if metadata_log is not None:
-        metadata = metadata_of(load_current_image(metadata_log), is_secret)
+        metadata = metadata_of(load_image(metadata_log, is_current=True), is_secret)
     state = ClusterState(
         cluster_id=cluster_id, node_id=node_id, taken_ms=taken_ms, metadata=metadata, offsets=tuple(offsets)
     )

@@ -15,7 +15,7 @@ from resnap.tiering.cluster.replica_comparison import next_producer_id
 from resnap.tiering.cluster_state.group_offsets import group_resets, write_resets
 from resnap.tiering.cluster_state.state import merge_documents, named_state, newest_states
 from resnap.tiering.controller.metadata.cluster import find_metadata_log
-from resnap.tiering.controller.metadata.folding import load_current_image
+from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 from resnap.tiering.restoring.new_cluster import (
@@ -366,5 +366,5 @@ def _next_id(log_dirs: Sequence[Path], connect: Connect | None) -> int | None:
             return next_producer_id(cluster)
     directory = find_metadata_log(log_dirs)
     with suppress(ResnapError):
-        return None if directory is None else load_current_image(directory).next_producer_id or 0
+        return None if directory is None else load_image(directory, is_current=True).next_producer_id or 0
     return None

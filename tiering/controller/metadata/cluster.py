@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.stores.urls import is_store_url
-from resnap.tiering.controller.metadata.folding import TOPIC_TYPES, load_current_image, load_settings_image
+from resnap.tiering.controller.metadata.folding import TOPIC_TYPES, load_image, load_settings_image
 from resnap.tiering.controller.metadata.image import ResourceType
 from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION
 
@@ -48,7 +48,7 @@ class ClusterMetadata:
 
     def image(self) -> MetadataImage | None:
         """Return the current image; None if it is unknown."""
-        return self._load(lambda directory: load_current_image(directory).relying_on(*TOPIC_TYPES))
+        return self._load(lambda directory: load_image(directory, is_current=True).relying_on(*TOPIC_TYPES))
 
     def topic_settings(self) -> dict[str, Mapping[str, str]]:
         """Return the settings that topics override, by topic."""

@@ -70,8 +70,15 @@ UNKNOWN: Final = "unknown to this release"
 DEPENDENT: Final = "about what a skipped record may have made"
 
 
-def load_image(directory: Path) -> MetadataImage:
+def load_image(directory: Path, *, only: Collection[type] | None = None, is_current: bool = False) -> MetadataImage:
     """Return the image of the metadata log in ``directory``, which may also be the log dir that holds it.
+
+    It is listed again if its quorum has deleted a file.
+
+    Args:
+        directory: of the log.
+        only: types of records; others are not read.
+        is_current: whether it is to be without its history, which is read faster.
 
     Raises:
         UsageError: there is no metadata log.
@@ -82,7 +89,10 @@ def load_image(directory: Path) -> MetadataImage:
         LogDirError: a file cannot be read.
 
     """
-    return _fold_directory(directory)
+    for _ in range(READ_ATTEMPTS - 1):
+        with suppress(FileGoneError):
+            return _fold_listed(directory, only=only, is_current=is_current)
+    return _fold_listed(directory, only=only, is_current=is_current)
 
 
 def load_settings_image(directory: Path) -> MetadataImage:
@@ -92,25 +102,12 @@ def load_settings_image(directory: Path) -> MetadataImage:
 
     In a large cluster nearly all records are about partitions: skipping them reduces the time to a fifth.
     """
-    return _fold_directory(directory, only=SETTINGS_TYPES, only_now=True).relying_on(*SETTINGS_TYPES)
+    return load_image(directory, only=SETTINGS_TYPES, is_current=True).relying_on(*SETTINGS_TYPES)
 
 
-def load_current_image(directory: Path) -> MetadataImage:
-    """Return a current image without its history; raises as ``load_image`` does."""
-    return _fold_directory(directory, only_now=True)
-
-
-def _fold_directory(directory: Path, *, only: Collection[type] | None = None, only_now: bool = False) -> MetadataImage:
-    """Return the image of ``directory``, listing it again if its quorum has deleted a file."""
-    for _ in range(READ_ATTEMPTS - 1):
-        with suppress(FileGoneError):
-            return _fold_listed(directory, only=only, only_now=only_now)
-    return _fold_listed(directory, only=only, only_now=only_now)
-
-
-def _fold_listed(directory: Path, *, only: Collection[type] | None, only_now: bool) -> MetadataImage:
+def _fold_listed(directory: Path, *, only: Collection[type] | None, is_current: bool) -> MetadataImage:
     files = list_metadata_log(directory)
-    image = fold_files(files.from_newest_checkpoint() if only_now else files, only=only)
+    image = fold_files(files.from_newest_checkpoint() if is_current else files, only=only)
     if image.offset < 0:  # its silence would pass for what the cluster says
         raise MetadataLogError(
             f"{files.directory} holds no record",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import pytest
@@ -10,7 +11,7 @@ from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.log.properties import read_partition_metadata
 from resnap.storage.messages.wire import write_unsigned_varint
 from resnap.tiering.controller.metadata.batches import MetadataBatch, TornTail, encode_record, read_batches
-from resnap.tiering.controller.metadata.folding import fold, load_current_image, load_image, load_settings_image
+from resnap.tiering.controller.metadata.folding import fold, load_image, load_settings_image
 from resnap.tiering.controller.metadata.image import (
     ALL_BROKERS,
     BlockSource,
@@ -178,7 +179,7 @@ def test_the_expiration_is_found_with_when_it_was_set(name: str, fixture_set: Se
 @pytest.mark.parametrize("name", KRAFT)
 def test_settings_read_alone_are_those_of_the_whole(name: str, fixture_set: Sets) -> None:
     data = fixture_set(name).data
-    whole, settings, now = load_image(data), load_settings_image(data), load_current_image(data)
+    whole, settings, now = load_image(data), load_settings_image(data), load_image(data, is_current=True)
     for alone in (settings, now):
         assert (alone.features, alone.brokers, alone.configs) == (whole.features, whole.brokers, whole.configs)
         assert (alone.offset, alone.timestamp, alone.leader_epoch) == (
@@ -519,6 +520,6 @@ def test_what_is_not_folded_is_counted(folded: Callable[..., MetadataImage]) -> 
 @pytest.mark.parametrize("content", [b"", bytes(100)])
 def test_a_log_without_a_record_says_nothing_of_a_cluster(content: bytes, tmp_path: Path) -> None:
     (tmp_path / f"{0:020d}.log").write_bytes(content)
-    for load in (load_image, load_settings_image, load_current_image):
+    for load in (load_image, load_settings_image, partial(load_image, is_current=True)):
         with pytest.raises(MetadataLogError, match="holds no record"):
             load(tmp_path)
