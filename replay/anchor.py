@@ -156,14 +156,14 @@ def prune(rows: Array, plan: PartitionPlan, kept_after_ms: int) -> Array:
     there is no coordinator epoch to inherit, or the broker has certainly forgotten it.
     """
     idle = (rows["txn_first_offset"] == NONE) & (rows["timestamp"] <= kept_after_ms)
-    inherited = (rows["coordinator_epoch"] != NONE) & ~_forgotten(rows, plan.rules.written_under.certain_silence_ms)
+    inherited = (rows["coordinator_epoch"] != NONE) & ~_are_forgotten(rows, plan.rules.written_under.certain_silence_ms)
     shown = np.isin(rows["producer_id"], [seen.entry.producer_id for seen in plan.evidence.open])
     shown |= np.isin(rows["producer_id"], plan.evidence.below["producer_id"])
     kept: Array = rows[~idle | inherited | shown]
     return kept
 
 
-def _forgotten(rows: Array, certain_silence_ms: int) -> BoolArray:
+def _are_forgotten(rows: Array, certain_silence_ms: int) -> BoolArray:
     """Return which producers' next data will be a rebirth (``producer_state``), whenever it comes."""
     certain: BoolArray = rows["clock_since_ms"] - certain_silence_ms >= rows["timestamp"]
     return rows["last_is_marker"] & (rows["timestamp"] >= 0) & certain

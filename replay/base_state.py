@@ -152,7 +152,7 @@ def base_of(evidence: Evidence, read_from: int, *, begins: int, unmoved: Collect
         _first_of_each(later[may_be_of_run], later["first_seen"][may_be_of_run]),
         later[~may_be_of_run],
     )
-    contradicted = _contradictory(later)
+    contradicted = _contradictory_producers(later)
     settled = _first_of_each(later, np.maximum(later["first_seen"], read_from))
     is_contradicted = np.isin(settled["producer_id"], contradicted)
     earlier = _first_of_each(earlier, -earlier["last_seen"])
@@ -170,7 +170,7 @@ def _first_of_each(shown: Array, order: IntArray) -> Array:
     return first
 
 
-def _contradictory(shown: Array) -> IntArray:
+def _contradictory_producers(shown: Array) -> IntArray:
     """Return the producers that snapshots show with different last batches, with no batch possible in between."""
     batches = shown[shown["last_offset"] != NONE][["producer_id", "producer_epoch", "last_sequence", "last_offset"]]
     ids, count = np.unique(np.unique(batches)["producer_id"], return_counts=True)

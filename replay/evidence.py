@@ -97,7 +97,7 @@ class Evidence:
         """Return what is known at each of the ascending ``offsets``; offsets without evidence are omitted."""
         found: dict[int, BoundaryEvidence] = {}
         for txn in self.aborted:
-            for offset in _between(offsets, txn.first_offset, txn.last_offset):
+            for offset in _offsets_between(offsets, txn.first_offset, txn.last_offset):
                 known = found.setdefault(offset, BoundaryEvidence())
                 known.spanning[txn.producer_id] = txn.first_offset
                 if (marker := self.markers.get(txn)) is not None:
@@ -107,7 +107,7 @@ class Evidence:
                         current_txn_first_offset=txn.first_offset,
                     )
         for seen in self.open:
-            for offset in _between(offsets, seen.first_offset, seen.seen_at):
+            for offset in _offsets_between(offsets, seen.first_offset, seen.seen_at):
                 known = found.setdefault(offset, BoundaryEvidence())
                 known.spanning[seen.entry.producer_id] = seen.first_offset
                 known.shown[seen.entry.producer_id] = seen.entry
@@ -140,7 +140,7 @@ class Evidence:
         return [seen for seen in self.open if seen.first_offset < offset and seen.seen_at >= min(offset, newest)]
 
 
-def _between(offsets: Sequence[int], above: int, up_to: int) -> Sequence[int]:
+def _offsets_between(offsets: Sequence[int], above: int, up_to: int) -> Sequence[int]:
     return offsets[bisect_right(offsets, above) : bisect_right(offsets, up_to)]
 
 

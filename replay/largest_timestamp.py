@@ -80,7 +80,7 @@ def largest_timestamp_by_batches(segment: Segment, sources: Sources) -> int | No
     claim = _claim(sources, segment)
     if not claim.is_indexed:
         return claim.timestamp_ms
-    proven = _proven(segment, claim, sources)
+    proven = _proven_timestamp(segment, claim, sources)
     if proven is not None:
         return proven
     try:
@@ -96,10 +96,10 @@ def proven_largest_timestamp(segment: Segment, sources: Sources) -> int | None:
         StoreError: the store it is in failed.
 
     """
-    return _proven(segment, _claim(sources, segment), sources)
+    return _proven_timestamp(segment, _claim(sources, segment), sources)
 
 
-def _proven(segment: Segment, claim: _Claim, sources: Sources) -> int | None:
+def _proven_timestamp(segment: Segment, claim: _Claim, sources: Sources) -> int | None:
     try:
         is_borne_out = claim.entry is not None and _is_confirmed(segment, claim.entry, sources)
     except _UNREADABLE:

@@ -229,13 +229,13 @@ def _runs(
     """Cover the boundaries by runs; also return those that need no reading."""
     full = [boundary for boundary in boundaries if boundary.coverage is Coverage.WINDOW]
     older = [boundary for boundary in boundaries if boundary.coverage is Coverage.BEYOND_WINDOW]
-    stretches = [
+    ranges = [
         (segment_at(segments, begun), boundary.segment_index + 1)
         for boundary in older
         if (begun := _begun_at(boundary)) is not None
     ]
     if not ((full or to_end) and segments):
-        return _place([_stretch(*ends) for ends in _merge(stretches)], boundaries)
+        return _place([_last_chance_run(*ends) for ends in _merge(ranges)], boundaries)
     cut_ms = _cut_ms(full, rules)
     earliest = _earliest_start(segments, cut_ms, rules)
     start = 0 if rules.full else min(window_start(segments, cut_ms), len(segments) - 1)
@@ -245,7 +245,7 @@ def _runs(
     end = len(segments) if to_end else min(full[-1].segment_index + above, len(segments))
     start = _before_aborted(segments, start, earliest, evidence)
     end = max(end, _end_for_base(segments, start, rules, evidence))
-    return _place(_with_window(segments, stretches, (start, end), earliest, evidence), boundaries)
+    return _place(_with_window(segments, ranges, (start, end), earliest, evidence), boundaries)
 
 
 def _end_for_base(segments: Sequence[SegmentSpan], start: int, rules: ReplayRules, evidence: Evidence) -> int:
@@ -314,10 +314,10 @@ def segment_at(segments: Sequence[SegmentSpan], offset: int) -> int:
     return max(bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1, 0)
 
 
-def _merge(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merge(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Join overlapping ranges [start, end)."""
     merged: list[tuple[int, int]] = []
-    for start, end in sorted(stretches):
+    for start, end in sorted(ranges):
         if merged and start < merged[-1][1]:
             merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
@@ -325,22 +325,23 @@ def _merge(stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _stretch(start: int, end: int) -> SegmentRun:
+def _last_chance_run(start: int, end: int) -> SegmentRun:
+    """Return a run of segments beyond the window, which is not made longer."""
     return SegmentRun(start=start, end=end, last_chance=True)
 
 
 def _with_window(
     segments: Sequence[SegmentSpan],
-    stretches: Iterable[tuple[int, int]],
+    ranges: Iterable[tuple[int, int]],
     window: tuple[int, int],
     earliest: int,
     evidence: Evidence,
 ) -> list[SegmentRun]:
-    """Return the runs for ``stretches`` and ``window``, which has the largest end and becomes the last run.
+    """Return the runs for ``ranges`` and ``window``, which has the largest end and becomes the last run.
 
     The segments below the window's start give the time since which it has seen everything.
     """
-    *others, (start, end) = _merge([*stretches, window])
+    *others, (start, end) = _merge([*ranges, window])
     unread = (
         span.mtime_ms if span.largest_timestamp_ms is None else span.largest_timestamp_ms for span in segments[:start]
     )
@@ -352,7 +353,7 @@ def _with_window(
         cut_through=frozenset(txn.producer_id for txn in evidence.aborted_across(segments[start].base_offset)),
         last_chance=start <= earliest,
     )
-    return [*(_stretch(*ends) for ends in others), last]
+    return [*(_last_chance_run(*ends) for ends in others), last]
 
 
 def _with_boundaries(run: SegmentRun, boundaries: Sequence[Boundary]) -> SegmentRun:
@@ -385,8 +386,8 @@ def reach_back(plan: PartitionPlan, first_seen_ms: int) -> PartitionPlan:
         # The timestamps show nothing missing, but no server clock confirms them: read twice as much.
         start = max(window.start - (window.end - window.start), earliest)
     start = _before_aborted(plan.segments, start, earliest, plan.evidence)
-    stretches = [(run.start, run.end) for run in others]
-    longer = _with_window(plan.segments, stretches, (start, window.end), earliest, plan.evidence)
+    ranges = [(run.start, run.end) for run in others]
+    longer = _with_window(plan.segments, ranges, (start, window.end), earliest, plan.evidence)
     runs, idle = _place(longer, plan.boundaries)
     return replace(plan, runs=runs, idle=idle)
 

@@ -91,6 +91,7 @@ def part_bytes(reading: Reading, size_bytes: int, *, slots: int) -> int | None:
 
 
 def _parts(whole: Split, part_bytes: int) -> Iterator[Split]:
+    """Yield the splits of a segment, of about ``part_bytes`` each."""
     count = max(1, whole.size_bytes // part_bytes)
     edges = [whole.size_bytes * number // count for number in range(count + 1)]
     for number in range(count):
@@ -175,6 +176,7 @@ def join_parts(parts: Sequence[SplitSummary]) -> SplitSummary:
 
 
 def _join_facts(left: ScanFacts, part: SplitSummary) -> ScanFacts:
+    """Return the facts of a segment's parts up to ``part``, given those of the parts before it."""
     right = part.facts
     clocks = [clock for clock in (left.oldest_server_clock_ms, right.oldest_server_clock_ms) if clock is not None]
     newest = left.leader_epochs[-1][0] if left.leader_epochs else -1

@@ -80,7 +80,7 @@ class RunCombine:
 
         self._table = ProducerTable(self.plan.rules.written_under.certain_silence_ms)
         self._kept_places = kept_places(self.plan, self.run)
-        self._base = _begun_with(self.plan, self.run)
+        self._base = _base_of_run(self.plan, self.run)
         if len(rows := self._base.rows):
             self._table.append(Piece(rows, NONE))
         self._by_segment = {boundary.segment_index: boundary for boundary in self.run.boundaries}
@@ -88,7 +88,7 @@ class RunCombine:
     def add(self, split: SplitSummary) -> None:
         """Add the next split."""
         if split.part == ANCHOR_PART:
-            self._begin(split)
+            self._start_from_anchor(split)
             return
         self._make_waiting(split.facts.oldest_server_clock_ms)
         self._count(split)
@@ -104,11 +104,11 @@ class RunCombine:
             self._table.append(piece)
         if split.ends_segment:
             self._waiting = self._by_segment.get(split.segment_index)
-            self._keep(split.segment_index)
+            self._keep_anchor(split.segment_index)
             ended = self.plan.segments[split.segment_index].next_base_offset
             self._reached = NEVER if ended is None else ended
 
-    def _begin(self, kept: SplitSummary) -> None:
+    def _start_from_anchor(self, kept: SplitSummary) -> None:
         """Start from the state of the run's anchor."""
         self._given_up = kept.error is not None
         self._lacks_records = kept.facts.lacks_records
@@ -119,17 +119,14 @@ class RunCombine:
             self._table.append(piece)
         self._given_up = self._given_up or may_be_pruned(unknown, self.run)
 
-    def _keep(self, segment_index: int) -> None:
+    def _keep_anchor(self, segment_index: int) -> None:
+        """Cache the state at the end of a segment, if it is one of those after which it is cached."""
         offset = self.plan.segments[segment_index].next_base_offset
         if segment_index not in self._kept_places or offset is None or self._is_given_up():
             return
+        state = Piece(self._state, self._table.clock_ms)
         anchor = keep_state(
-            self.plan,
-            self.run,
-            self._piece,
-            offset,
-            oldest_clock_ms=self._oldest_clock_ms,
-            lacks_records=self._lacks_records,
+            self.plan, self.run, state, offset, oldest_clock_ms=self._oldest_clock_ms, lacks_records=self._lacks_records
         )
         if anchor is not None:
             self._anchors.append(anchor)
@@ -146,12 +143,10 @@ class RunCombine:
         reached = {result.offset for result in self._results}
         missed = [boundary for boundary in self.run.boundaries if boundary.offset not in reached]
         above = blind_outcome(self._error)
-        unseen = [self._result(boundary, above, reason=str(self._error)) for boundary in missed]
-        boundaries = (*self._learnt(), *unseen)
+        unseen = [self._result(boundary, above, str(self._error)) for boundary in missed]
+        boundaries = (*self._final_results(), *unseen)
         if self._given_up:
-            boundaries = tuple(
-                self._result(made.boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=0) for made in boundaries
-            )
+            boundaries = tuple(self._unexplained(made.boundary, 0) for made in boundaries)
         return PartitionResult(
             topic_partition=self.plan.topic_partition,
             boundaries=boundaries,
@@ -164,7 +159,7 @@ class RunCombine:
             error=self._error,
         )
 
-    def _learnt(self) -> Iterator[BoundaryResult]:
+    def _final_results(self) -> Iterator[BoundaryResult]:
         """Yield the results; if the whole run has disproved the base of a boundary, only that fact."""
         known = self.plan.moved | self.plan.unmoved
         has_base = len(self._base.shown) or len(self._base.without_batch)  # else rows need not be put in order
@@ -180,7 +175,7 @@ class RunCombine:
             moved, unmoved = (
                 frozenset(one.producer_id for one in of_it if one.was_there == was_there) for was_there in (False, True)
             )
-            yield replace(self._result(found.boundary, BoundaryOutcome.UNEXPLAINED), moved=moved, unmoved=unmoved)
+            yield replace(self._unexplained(found.boundary), moved=moved, unmoved=unmoved)
 
     def _with_past(self, found: BoundaryResult) -> BoundaryResult:
         """Add producers that appear only above the boundary, but existed before: their entry is unknown.
@@ -197,6 +192,7 @@ class RunCombine:
         return replace(found, left_out=fewest((*found.left_out, *named)), comparison=comparison)
 
     def _count(self, split: SplitSummary) -> None:
+        """Add the facts of a split to those of the run."""
         self._batches += split.facts.batches
         self._bytes_read += split.facts.bytes_read
         self._segments_read += split.ends_segment
@@ -209,11 +205,8 @@ class RunCombine:
     def _state(self) -> Array:
         return self._table.rows()
 
-    @property
-    def _piece(self) -> Piece:
-        return Piece(self._state, self._table.clock_ms)
-
     def _pass_high_watermark(self) -> None:
+        """Set the first unstable offset by the state so far; does nothing after the first call."""
         if self._at_high_watermark:
             return
         self._at_high_watermark = True
@@ -235,10 +228,11 @@ class RunCombine:
         """Write the boundary at the end of the last split, now that the split above it shows its clock."""
         self._clock_above_ms = clock_above_ms
         if self._waiting is not None:
-            self._results.append(self._make(self._waiting))
+            self._results.append(self._boundary_result(self._waiting))
             self._waiting = None
 
-    def _make(self, boundary: Boundary) -> BoundaryResult:
+    def _boundary_result(self, boundary: Boundary) -> BoundaryResult:
+        """Write the snapshot of ``boundary`` if its state is known; return the result."""
         found = self._state_at(boundary)
         if isinstance(found, BoundaryResult):
             return found
@@ -249,10 +243,11 @@ class RunCombine:
         )  # fmt: skip
         unread_since_ms = None if made.comparison is None else made.comparison.unread_since_ms
         if unread_since_ms is not None and boundary.coverage is Coverage.WINDOW and not self.run.last_chance:
-            return self._result(boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=max(unread_since_ms, 1))
+            return self._unexplained(boundary, max(unread_since_ms, 1))
         return made
 
     def _producers_read(self) -> IntArray:
+        """Return the producers with a batch in what was read."""
         ids = self._table.producer_ids()
         return np.setdiff1d(ids, self._base.untouched(self._state)) if len(self._base.shown) else ids
 
@@ -269,16 +264,16 @@ class RunCombine:
         illegal = self._state["illegal_offset"][self._state["illegal_offset"] != NONE]
         if len(illegal):
             reason = f"non-transactional data inside an open transaction at offset {int(illegal.min())}"
-            return self._result(boundary, BoundaryOutcome.ILLEGAL, reason=reason)
+            return self._result(boundary, BoundaryOutcome.ILLEGAL, reason)
         if self._is_given_up():
-            return self._result(boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=0)
+            return self._unexplained(boundary, 0)
         if needed_since_ms is not None:
-            return self._result(boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=needed_since_ms)
+            return self._unexplained(boundary, needed_since_ms)
         found = boundary_state(
             self._state, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms, base=self._base
         )
         if found.unexplained_since_ms is not None and not self.run.last_chance:
-            return self._result(boundary, BoundaryOutcome.UNEXPLAINED, unexplained_since_ms=found.unexplained_since_ms)
+            return self._unexplained(boundary, found.unexplained_since_ms)
         return found
 
     def _needed_since_ms(self, boundary: Boundary) -> int | None:
@@ -306,14 +301,8 @@ class RunCombine:
     def _proven_from(self) -> int:
         return self.plan.proven_from(self._start_offset, self.run)
 
-    def _result(
-        self,
-        boundary: Boundary,
-        outcome: BoundaryOutcome,
-        *,
-        reason: str | None = None,
-        unexplained_since_ms: int | None = None,
-    ) -> BoundaryResult:
+    def _result(self, boundary: Boundary, outcome: BoundaryOutcome, reason: str | None = None) -> BoundaryResult:
+        """Return the result of a boundary whose snapshot is not written."""
         return BoundaryResult(
             boundary=boundary,
             outcome=outcome,
@@ -321,11 +310,14 @@ class RunCombine:
             window_start_offset=self._start_offset,
             known_from_offset=self._proven_from,
             reason=reason,
-            unexplained_since_ms=unexplained_since_ms,
         )
 
+    def _unexplained(self, boundary: Boundary, since_ms: int | None = None) -> BoundaryResult:
+        """Return the result of a boundary for which more must be read, back to ``since_ms`` if that is known."""
+        return replace(self._result(boundary, BoundaryOutcome.UNEXPLAINED), unexplained_since_ms=since_ms)
 
-def _begun_with(plan: PartitionPlan, run: SegmentRun) -> Base:
+
+def _base_of_run(plan: PartitionPlan, run: SegmentRun) -> Base:
     """Return the base of ``run``; empty for boundaries beyond the window, where evidence names all that matter."""
     if run is not plan.runs[-1] or any(boundary.coverage is not Coverage.WINDOW for boundary in run.boundaries[-1:]):
         return NO_BASE

@@ -286,6 +286,7 @@ class ProducerAppend:
         return self.known.after(self.updated.entry, *self.updated.batches)
 
     def _append_data(self, batch: DataBatch) -> None:
+        """Validate a data batch, and apply it to the state after the append."""
         self._check_epoch(batch.producer_epoch, batch.base_offset)
         if self._origin is AppendOrigin.CLIENT:
             self._check_sequence(batch)
@@ -303,6 +304,7 @@ class ProducerAppend:
         self.updated = self.updated.after(after_data(before, batch), taken)
 
     def _append_marker(self, marker: Marker) -> CompletedTransaction | None:
+        """Validate a marker, and apply it; return the transaction that it completed, if that had data."""
         self._check_epoch(marker.producer_epoch, marker.offset)
         before = self.updated.entry
         if self._is_of_the_transaction_before(before, marker.producer_epoch):
@@ -335,6 +337,7 @@ class ProducerAppend:
         return epoch == known.producer_epoch and not is_forgiven
 
     def _check_sequence(self, batch: DataBatch) -> None:
+        """Refuse a batch that does not follow the last one of its producer."""
         sequence, epoch = batch.base_sequence, batch.producer_epoch
         why = self._overtakes(sequence) or self._skips_the_first(batch)
         if why is None and epoch != self.updated.entry.producer_epoch:

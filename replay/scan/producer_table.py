@@ -49,7 +49,7 @@ class ProducerTable(FoldArrays):
     def rows(self) -> Array:
         """Return the rows by producer id; a view that the next piece changes."""
         if self._shown is None:
-            self._shown = self._settled()
+            self._shown = self._rows_by_id()
         return self._shown
 
     def unordered(self) -> Array:
@@ -87,7 +87,7 @@ class ProducerTable(FoldArrays):
         )  # fmt: skip
         self._ids, self._order = ids, order
 
-    def _settled(self) -> Array:
+    def _rows_by_id(self) -> Array:
         combine.settle_pieces(self._joined.ctypes.data, self.at)
         self._take_up_new()
         rows = self._rows[: len(self)]

@@ -102,14 +102,14 @@ def spark_context(
         }
         with explain_start_failure(java, output), _in_environment(variables):
             conf = SparkConf().setAll(list(properties.items()))
-            with _interrupts_wait():
+            with _delay_interrupts():
                 gateway = _launch(output)
                 gateway.output = output
                 running.callback(_end_jvm, gateway)
                 (scratch / _PROPERTIES).unlink()
             if launched is not None:
                 launched(gateway.proc)
-            with _interrupt_kept():
+            with _restore_interrupt_handler():
                 context = SparkContext(conf=conf, gateway=gateway)
             files = SparkFiles.getRootDirectory()
             running.callback(_end_context, context, files)
@@ -175,7 +175,7 @@ def _set_environment(variables: Mapping[str, str | None]) -> None:
 
 
 @contextmanager
-def _interrupts_wait() -> Iterator[None]:
+def _delay_interrupts() -> Iterator[None]:
     """Delay an interrupt until the JVM is known: pyspark loses track of a starting one, which would never end.
 
     A second interrupt is not delayed.
@@ -288,7 +288,7 @@ def _end_jvm(gateway: ClientServer, *, within_s: float = _JVM_EXIT_TIMEOUT_S) ->
 
 
 @contextmanager
-def _interrupt_kept() -> Iterator[None]:
+def _restore_interrupt_handler() -> Iterator[None]:
     """Restore the handler of SIGINT that pyspark replaces, in the main thread only: pyspark's calls the JVM first."""
     handler = signal.getsignal(signal.SIGINT)
     try:

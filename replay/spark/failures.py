@@ -40,7 +40,7 @@ def explain_start_failure(java: JavaRuntime, output: JvmOutput) -> Iterator[None
     except (Py4JError, PySparkException, OSError) as error:
         said = _first_cause_line(error, output)
         if output.ended_by is not None:
-            raise _ended(output.ended_by) from error
+            raise _ended_error(output.ended_by) from error
         raise ResnapError(
             f"Spark did not start on Java {java.version}, {java.origin}: {said}",
             hint="this message comes from Java or Spark: check the master, the driver memory and the Spark properties",
@@ -91,7 +91,7 @@ def explain_job_failure(context: SparkContext) -> Iterator[None]:
         yield
     except (PySparkException, Py4JJavaError) as error:
         if has_ended(context):
-            raise _ended(_reason_of_the_end(context)) from error
+            raise _ended_error(_reason_of_the_end(context)) from error
         raise ResnapError(f"the Spark job failed: {error}", hint="see what the executors logged") from error
 
 
@@ -103,7 +103,7 @@ def _reason_of_the_end(context: SparkContext) -> str | None:
     return output.ended_by
 
 
-def _ended(reason: str | None) -> ResnapError:
+def _ended_error(reason: str | None) -> ResnapError:
     return ResnapError(f"the Spark cluster ended the application: {reason or 'it gave no reason'}", hint=_ENDED_HINT)
 
 

@@ -174,24 +174,25 @@ def _batch_rows(
         "baseOffset": headers["base_offset"],
         "lastOffset": headers["base_offset"] + headers["last_offset_delta"].astype(np.int64),
         "recordsCount": headers["records_count"],
-        "maxTimestamp": _unless_absent(headers["max_timestamp"]),
+        "maxTimestamp": unless_absent(headers["max_timestamp"]),
         "compression": [_CODECS[codec] for codec in (attributes & COMPRESSION_MASK).tolist()],
         "isTransactional": (attributes & TRANSACTIONAL) != 0,
         "isControl": (attributes & CONTROL) != 0,
         "controlType": types,
         "coordinatorEpoch": coordinator_epochs,
-        "producerId": _unless_absent(headers["producer_id"]),
-        "producerEpoch": _unless_absent(headers["producer_epoch"]),
-        "baseSequence": _unless_absent(headers["base_sequence"]),
-        "lastSequence": _unless_absent(last_sequences(headers)),
-        "partitionLeaderEpoch": _unless_absent(headers["partition_leader_epoch"]),
+        "producerId": unless_absent(headers["producer_id"]),
+        "producerEpoch": unless_absent(headers["producer_epoch"]),
+        "baseSequence": unless_absent(headers["base_sequence"]),
+        "lastSequence": unless_absent(last_sequences(headers)),
+        "partitionLeaderEpoch": unless_absent(headers["partition_leader_epoch"]),
     }
     arrays = [_array(columns[field.name], field.type) for field in ROW_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=ROW_SCHEMA)
 
 
-def _unless_absent(values: npt.NDArray[np.integer]) -> pa.Array:
-    return pa.array(values.astype(np.int64), mask=values == -1)
+def unless_absent(values: npt.NDArray[np.integer], kind: type[np.generic] = np.int64) -> pa.Array:
+    """Return ``values`` as a column, with null in place of -1."""
+    return pa.array(values.astype(kind), mask=values == -1)
 
 
 def _array(values: object, type_: pa.DataType) -> pa.Array:

@@ -201,6 +201,7 @@ class SparkRebuild:
             waiting, before = [plan for plan, _ in further], [result for _, result in further]
 
     def _round(self, plans: Sequence[PartitionPlan], stop: threading.Event) -> list[PartitionResult]:
+        """Replay ``plans`` once; return the result of each, in order."""
         runs = [(plan, run) for plan in plans for run in plan.runs]
         with explain_job_failure(self.context):
             results = iter(self._results(runs, stop) if runs else [])
@@ -211,6 +212,7 @@ class SparkRebuild:
         ]
 
     def _results(self, runs: PlannedRuns, stop: threading.Event) -> list[PartitionResult]:
+        """Scan and combine ``runs``; return the result of each, in order."""
         context = self.context
         slots = context.defaultParallelism
         tasks = [pickle.dumps(task) for task in pack(runs, self.reading, slots=slots)]
@@ -244,6 +246,7 @@ class SparkRebuild:
         return tasks.mapPartitions(scan_tasks)
 
     def _combine_stage(self, blocks: _Blocks, division: _Division, runs: PlannedRuns, most: int) -> RDD[Made]:
+        """Return the outputs of combining the blocks, by at most ``most`` tasks."""
         sink_url, s3, reading, size = self.sink_url, self.s3, self.reading, block_bytes(most)
         tasks, first_task, starts = division
 
@@ -301,6 +304,7 @@ class _Sketches(AccumulatorParam):  # type: ignore[misc]
 
 
 def _divide(met: Mapping[int, IntArray], runs: int, producers_per_task: int) -> _Division:
+    """Divide each run into as many tasks as its number of producers needs, estimated from its sketch."""
     tasks: list[CombineTask] = []
     first_task: list[int] = []
     starts: dict[int, tuple[int, ...]] = {}

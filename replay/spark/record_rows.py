@@ -31,7 +31,7 @@ from resnap.replay.kernel.records import (
     read_records,
 )
 from resnap.replay.scan.header_scan import ScanFacts, read_blocks, whole_batch
-from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows
+from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows, unless_absent
 from resnap.replay.spark.transaction_ends import TransactionEnds
 from resnap.storage.errors import FormatError
 from resnap.storage.log.compression import decompress
@@ -279,14 +279,14 @@ class _Columns:
             "segment": lambda: self._same(pa.scalar(segment.range.base_offset, pa.int64())),
             "position": lambda: pa.array(each("at")),
             "offset": lambda: pa.array(each("base_offset") + records["offset_delta"]),
-            "timestamp": lambda: _unless_absent(self._timestamps(), np.int64),
+            "timestamp": lambda: unless_absent(self._timestamps()),
             "key": lambda: _binary(records["key_at"], records["key_length"]),
-            "valueSize": lambda: _unless_absent(records["value_length"], np.int32),
+            "valueSize": lambda: unless_absent(records["value_length"], np.int32),
             "headersCount": lambda: pa.array(records["headers"].astype(np.int32)),
             "value": lambda: _binary(records["value_at"], records["value_length"]),
             "headers": self._header_lists,
-            "leaderEpoch": lambda: _unless_absent(each("partition_leader_epoch"), np.int32),
-            "committed": lambda: _unless_absent(each("committed"), np.bool_),
+            "leaderEpoch": lambda: unless_absent(each("partition_leader_epoch"), np.int32),
+            "committed": lambda: unless_absent(each("committed"), np.bool_),
             DAMAGE.name: lambda: self._same(pa.scalar(None, DAMAGE.type)),
         }
         return made[name]()
@@ -332,10 +332,6 @@ def _binary(addresses: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) ->
 def _ends(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Return where fields of these lengths begin and end, side by side, as Arrow wants it."""
     return np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
-
-
-def _unless_absent(values: npt.NDArray[np.int64], kind: type[np.generic]) -> pa.Array:
-    return pa.array(values.astype(kind), mask=values == -1)
 
 
 def _unread(block: Block, some: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.int64], _Parsed | None]]:

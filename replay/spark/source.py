@@ -366,6 +366,7 @@ def pack(segments: Iterable[LogSegment], task_bytes: int) -> Iterator[tuple[LogS
 
 
 def _segments_at(source: str, topic: str, pruning: Pruning, remote: str | None) -> Iterator[LogSegment]:
+    """Yield the segments at one path or URL, as ``find_segments`` does."""
     path = local_path(source) if is_store_url(source) else Path(source).absolute()
     if path is not None and path.suffix == f".{FileKind.LOG}":
         if remote is not None:
@@ -401,6 +402,7 @@ def _join_remote(log_dir: LogDir, remote: str, sources: Sources) -> LogDir:
 
 
 def _segments_of(partition: PartitionDir, pruning: Pruning) -> Iterator[LogSegment]:
+    """Yield the segments of a partition of which ``pruning`` may let a row pass."""
     topic, number = partition.topic_partition
     if not pruning.reads_topic(partition.topic_partition):
         return

@@ -119,6 +119,7 @@ class TaskPool(Generic[_T, _R]):
             cancel_jobs(self._context, self._group)
 
     def _run_jobs(self) -> None:
+        """Run one job after the other, until the pool is closed."""
         while (tasks := self._take()) is not None:
             if not tasks:
                 continue
@@ -158,6 +159,7 @@ class TaskPool(Generic[_T, _R]):
         return -(-slots * TASKS_PER_SLOT // self._jobs)
 
     def _next_task(self, most: int) -> list[_Waiting[_T, _R]]:
+        """Take the items of one task from those that wait, ``most`` at most."""
         task: list[_Waiting[_T, _R]] = []
         left_bytes = COPY_TASK_BYTES
         while self._waiting and len(task) < most and (not task or self._waiting[0].size_bytes <= left_bytes):
@@ -170,6 +172,7 @@ class TaskPool(Generic[_T, _R]):
         return task
 
     def _run(self, tasks: list[list[_Waiting[_T, _R]]]) -> list[_R | ResnapError]:
+        """Run one job; return the result, or the error of ours, of each item, in order."""
         context, work = self._context, self._work
         pickled = [pickle.dumps([waiting.item for waiting in task]) for task in tasks]
 

@@ -124,6 +124,7 @@ def _one_of_each_name(
 
 
 def _partition(path: StorePath, topic_partition: TopicPartition, chain: Sequence[ManifestSegment]) -> PartitionDir:
+    """Return a partition of the log dir, with the segments of ``chain``, at least one."""
     return PartitionDir(
         path=path,
         topic_partition=topic_partition,

@@ -172,13 +172,13 @@ class Survey:
             partitions=tuple(sorted(self.partitions, key=lambda partition: partition.topic_partition)),
             set_aside=self.set_aside,
             unwanted=tuple(self.unwanted) if meta else (),
-            unknown=tuple(self._unknown()),
+            unknown=tuple(self._unknown_paths()),
             clean_shutdown=clean_shutdown,
             problems=tuple(self.problems),
             is_kraft=meta is not None and meta.version > 0,
         )
 
-    def _unknown(self) -> Iterator[Path]:
+    def _unknown_paths(self) -> Iterator[Path]:
         if isinstance(self.path, Path):
             yield from (self.path / name for name in self.set_aside if is_unknown_directory(name))
             for partition in self.partitions:
@@ -262,13 +262,13 @@ def load_log_dir(path: Path, *, topics: Callable[[TopicPartition], bool] | None 
     survey = Survey(path=path, fetch=partial(_content, path))
     listed = _list_names(path)
     checkpoints = survey.read_checkpoints()
-    wanted = _sort_out(survey, listed, lambda name: topics is None or topics(name.topic_partition))
+    wanted = _select_wanted(survey, listed, lambda name: topics is None or topics(name.topic_partition))
     for directory in wanted:
         survey.add_partition(directory, partial(load_partition_dir, directory, checkpoints=checkpoints))
     return survey.finish(clean_shutdown=CLEAN_SHUTDOWN in listed)
 
 
-def _sort_out(survey: Survey, listed: Mapping[str, bool], wants: Callable[[PartitionDirName], bool]) -> list[Path]:
+def _select_wanted(survey: Survey, listed: Mapping[str, bool], wants: Callable[[PartitionDirName], bool]) -> list[Path]:
     """Return the directories of wanted partitions; the others come into ``survey``. ``listed``: whether each is one."""
     wanted: list[Path] = []
     for entry_name in sorted(name for name, is_dir in listed.items() if is_dir):
@@ -313,7 +313,7 @@ def _load_lone_partition(path: Path, topics: Callable[[TopicPartition], bool] | 
     topic_partition = live_partition(path)
     survey = Survey(path=path.parent, fetch=partial(_content, path.parent))
     with suppress(LogDirError):  # its broker may read the directory above, and we the partition alone
-        _sort_out(survey, {name: is_dir for name, is_dir in _list_names(path.parent).items() if name != path.name},
+        _select_wanted(survey, {name: is_dir for name, is_dir in _list_names(path.parent).items() if name != path.name},
                   lambda _: False)  # fmt: skip
     if topics is None or topics(topic_partition):
         checkpoints = survey.read_checkpoints()

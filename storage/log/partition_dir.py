@@ -192,7 +192,7 @@ def partition_of_files(
 
     ``facts_of`` returns the current facts of a file, None if it vanished since it was listed.
     """
-    listing = _sorted_out(names)
+    listing = _list_by_kind(names)
     segments = pack_all(tuple(_segments(path, facts_of, listing.live))[::-1], "base_offset")
     snapshots = pack_all(_snapshots(path, facts_of, listing.live[FileKind.SNAPSHOT]), "offset")
     first_base_offset = segments[0].base_offset if segments else 0
@@ -248,7 +248,8 @@ def _open_directory(path: Path) -> Iterator[int]:
         os.close(directory)
 
 
-def _sorted_out(names: Iterable[str]) -> _Listing:
+def _list_by_kind(names: Iterable[str]) -> _Listing:
+    """Return the files of the given ``names``, by kind."""
     listing = _Listing()
     for name in names:
         file = parse_file_name(name)

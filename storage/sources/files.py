@@ -87,7 +87,7 @@ class Sources:
             return
         store, key = self._object(whole)
         with (
-            _deletion_explained(),
+            _explain_deletion(),
             ranged_reader(
                 store, key, ranges_in_flight=self.ranges_in_flight, range_bytes=self.range_bytes, end=end
             ) as reader,
@@ -130,7 +130,7 @@ class Sources:
             with translate_read_errors(path):
                 return read_whole(path, MOST_BYTES)
         store, key = self._object(place)
-        with _deletion_explained():
+        with _explain_deletion():
             return store.get(key)
 
     def read_range(self, locator: str, start: int, end: int) -> bytes:
@@ -142,7 +142,7 @@ class Sources:
             with self.open(locator) if path is None else FileReader(path) as reader:
                 return reader.read(start, end - start)
         store, key = self._object(place)
-        with _deletion_explained():
+        with _explain_deletion():
             return store.get_range(key, start, end)
 
     def facts(self, locator: str, opened: RangeReader | None = None) -> FileFacts:
@@ -162,7 +162,7 @@ class Sources:
                 status = os.stat(path)  # noqa: PTH116 - as above
             return FileFacts(status.st_size, status.st_mtime_ns, status.st_ino)
         store, key = self._object(locator)
-        with _deletion_explained():
+        with _explain_deletion():
             info = listed_object(store, key) if self.by_listing else store.head(key)
         return FileFacts(info.size_bytes, info.modified_ms * 1_000_000, 0)
 
@@ -204,7 +204,7 @@ def _path(locator: str) -> str | None:
 
 
 @contextmanager
-def _deletion_explained() -> Iterator[None]:
+def _explain_deletion() -> Iterator[None]:
     """Add what may have deleted an object that does not exist."""
     try:
         yield

@@ -181,6 +181,7 @@ class LocalObjectStore:
             Path(unfinished.handle).unlink(missing_ok=True)
 
     def _write(self, key: str, chunks: Iterable[Buffer], *, if_absent: bool = False, etag: str | None = None) -> None:
+        """Write an object durably: if its key is free, in place of the version ``etag``, or in any case."""
         path = self._root / key
         self._check_no_link(key)
         with self._translate_errors(key):
@@ -292,6 +293,7 @@ class LocalObjectStore:
                 yield _info(key, (self._root / key).stat())
 
     def _entries(self, folder: str, name_start: str) -> Sequence[tuple[str, bool]]:
+        """Return the objects and folders in ``folder``, in key order, and whether each is a folder."""
         found = []
         with self._listing(folder), os.scandir(self._root / folder) as entries:
             for entry in entries:
@@ -368,6 +370,7 @@ class LocalObjectStore:
             raise self._store_error(error, key) from error
 
     def _store_error(self, error: OSError, key: str | None) -> StoreError:
+        """Return the store's error for one of the operating system, with what to do about it."""
         path = self._root / key if key else self._root
         what = f"{path}: {(error.strerror or str(error)).lower()}"
         if error.errno in _FULL:

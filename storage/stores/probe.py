@@ -122,7 +122,7 @@ def condition_of_one(store: ObjectStore) -> Condition:
         except ObjectExistsError:
             return Condition.KEPT if store.get(key) == b"first" else Condition.IGNORED
         except StoreError as error:
-            return _refused(error, lambda: store.put(key, b"third"))
+            return _refusal(error, lambda: store.put(key, b"third"))
         return Condition.IGNORED
 
 
@@ -147,7 +147,7 @@ def replacement(store: ObjectStore) -> Condition:
             if store.get(key) != b"second":
                 return Condition.IGNORED
         except StoreError as error:
-            return _refused(error, lambda: store.put(key, b"fourth"))
+            return _refusal(error, lambda: store.put(key, b"fourth"))
     return _race(store, _one_replaces)
 
 
@@ -174,7 +174,7 @@ def deletion(store: ObjectStore) -> Condition:
                 return Condition.REFUSED
             return _race(store, _replaced_stays)
         except StoreError as error:  # also where no version can be replaced: nothing shows that another one stays
-            return _refused(error, lambda: store.delete(key))
+            return _refusal(error, lambda: store.delete(key))
 
 
 def _listed_etag(store: ObjectStore, key: str) -> str:
@@ -182,7 +182,7 @@ def _listed_etag(store: ObjectStore, key: str) -> str:
     return next((info.etag for info in store.list(key) if info.key == key), "")
 
 
-def _refused(error: StoreError, act: Callable[[], None]) -> Condition:
+def _refusal(error: StoreError, act: Callable[[], None]) -> Condition:
     """Return that the store refuses the condition; raise if it would refuse to ``act`` without one, too."""
     if error.transient or isinstance(error, StoreFullError):
         raise error

@@ -123,11 +123,11 @@ class S3ObjectStore:
         storage_class: str | None = None,
         claimed: int | None = None,
     ) -> None:
-        put = self._putting(key, compute_crc32c(data) if claimed is None else claimed, storage_class)
+        put = self._put_request(key, compute_crc32c(data) if claimed is None else claimed, storage_class)
         body = bytes if len(data) <= _UNASKED_BYTES else io.BytesIO
         self._caller.call(key, lambda: put(Body=body(data), **(condition or {})), claims=claimed is not None)
 
-    def _putting(self, key: str, crc32c: int, storage_class: str | None) -> Callable[..., object]:
+    def _put_request(self, key: str, crc32c: int, storage_class: str | None) -> Callable[..., object]:
         """Return a function that writes an object with one request, given its body."""
         options: dict[str, Any] = {**checksum_header(crc32c)} if self._caller.sends_checksums else {}
         if storage_class is not None:
@@ -166,7 +166,7 @@ class S3ObjectStore:
         is_small = len(body) <= WHOLE_BYTES
         if not is_small and (len(body) > SIGNED_WHOLE_BYTES or not self._caller.signs_bodies):
             return False
-        put = self._putting(key, crc32c, self._storage_class)
+        put = self._put_request(key, crc32c, self._storage_class)
         attempt = self._caller.call if is_small else self._caller.once
         try:
             with body, self._caller.slots.one():
@@ -209,6 +209,7 @@ class S3ObjectStore:
         self._caller.call(key, put)
 
     def _copy(self, source: StoredBody, key: str) -> None:
+        """Request a copy of the version of ``source`` to ``key``."""
         try:
             self._client.copy_object(
                 Bucket=self._bucket,

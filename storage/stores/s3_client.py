@@ -265,6 +265,7 @@ class S3Caller:
             raise self._client_side_error(error, key) from error
 
     def _client_side_error(self, error: Exception, key: str | None) -> StoreError:
+        """Return the store's error where botocore has no valid response."""
         what = f"{self.where(key)}: {str(error).strip()}"
         endpoint = self.client.meta.endpoint_url
         if isinstance(error, botocore.exceptions.SSLError):
@@ -303,6 +304,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _make_client(settings: S3Settings) -> S3Client:
+    """Return a client with ``settings``, which makes a single attempt at each request."""
     _refuse_credentials(settings.endpoint_url)
     try:
         core = botocore.session.get_session()
@@ -393,6 +395,7 @@ def store_error(answer: S3ErrorAnswer, *, where: str, key: str | None) -> StoreE
 
 
 def _refusal(answer: S3ErrorAnswer, where: str, key: str | None) -> StoreError:
+    """Return the error for a response that ``store_error`` has not recognised by its status or code."""
     if answer.code in _OTHER_BYTES:
         return StoreUnavailableError(f"{where}: other bytes arrived than were sent: {answer}", key=key,
                                      hint=_RETRY_HINT, retry_after_s=answer.retry_after_s)  # fmt: skip

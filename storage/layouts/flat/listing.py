@@ -124,13 +124,13 @@ def _is_one_topic(store: ObjectStore, ours: Sequence[FlatKey], theirs: Sequence[
             sorted((key for key in side if key.partition == partition), key=attrgetter("base_offset"))
             for side in (ours, theirs)
         )
-        shared = _first_shared(store, here, there)
+        shared = _compare_first(store, here, there)
         if shared is not None:
             return shared.is_same
     return None
 
 
-def _first_shared(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[FlatKey]) -> SharedBatch | None:
+def _compare_first(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[FlatKey]) -> SharedBatch | None:
     """Compare at the first offset of both, by four manifests; all are read only where those do not settle it."""
     ends = [piece.next_base_offset or 0 for side in (here, there) for piece in _pieces_at(store, side[-1:])]
     first = max(here[0].base_offset, there[0].base_offset)
@@ -141,6 +141,7 @@ def _first_shared(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[F
 
 
 def _compare_all(store: ObjectStore, here: Sequence[FlatKey], there: Sequence[FlatKey]) -> SharedBatch | None:
+    """Return the first batch of both that could be compared; their manifests are read."""
     return shared_batch(_pieces_at(store, here), _pieces_at(store, there))
 
 
