@@ -29,12 +29,12 @@ from resnap.storage.stores.probe import Condition, condition, replacement
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import counts_text, some
 from resnap.tiering.planner import cost_of
+from resnap.tiering.repair import PartRepair, RepairedPartition, repair
 from resnap.tiering.repairing.originals import RECORD, REPAIRED, Replacements, folders_in, read_record, runs
 from resnap.tiering.repairing.replacing import Replacer
 from resnap.tiering.selection import Scope, nothing_in
 from resnap.tiering.shipping.lease import lease_on
 from resnap.tiering.store_check import store_checks
-from resnap.tiering.store_repair import PartRepair, RepairedPartition, repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
