@@ -241,6 +241,8 @@ def test_an_index_that_points_past_the_end_of_its_log_is_damage(tmp_path: Path, 
         ("00000000000000000158.log", Kind.SEGMENT),
         ("00000000000000000158.log.deleted", Kind.SEGMENT),
         ("00000000000000000158.timeindex.swap", Kind.TIME_INDEX),
+        ("158_zNudbpADS06w3fwOa68uQw.timeindex", Kind.TIME_INDEX),
+        ("158_zNudbpADS06w3fwOa68uQw.txnindex", Kind.TRANSACTION_INDEX),
         ("00000000000000000158-6f1ed002-ab5f-5c0b-9f0e-3b1f5d3c2a11.snapshot", Kind.SNAPSHOT),
         ("00000000000000000158-6f1ed002-ab5f-5c0b-9f0e-3b1f5d3c2a11.leader-epoch-checkpoint", Kind.LEADER_EPOCHS),
         ("00000000000000000158-6f1ed002-ab5f-5c0b-9f0e-3b1f5d3c2a11.manifest", Kind.MANIFEST),
@@ -275,6 +277,12 @@ def test_what_cannot_be_recognised_needs_a_kind(tmp_path: Path, payments: Path) 
     assert "--kind" in str(caught.value.hint)
     _, rows, _ = shown(path, kind=Kind.TIME_INDEX)
     assert rows[0].keys() == {"timestamp", "relativeOffset"}
+
+
+def test_an_index_that_a_broker_has_fetched_is_shown_as_that_of_the_segment(tmp_path: Path, payments: Path) -> None:
+    fetched = tmp_path / "158_zNudbpADS06w3fwOa68uQw.timeindex"
+    fetched.write_bytes((payments / "00000000000000000158.timeindex").read_bytes())
+    assert shown(fetched)[1] == shown(payments / "00000000000000000158.timeindex")[1]
 
 
 def test_a_directory_or_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:

@@ -49,14 +49,20 @@ class Kind(StrEnum):
 
 
 _PEEK_BYTES: Final = 256
-_NAME = re.compile(rf"\d{{{OFFSET_DIGITS}}}(?:-[^.]*)?\.(?P<suffix>[a-z-]+)(?:\.(?:deleted|swap|cleaned|tmp))?")
-"""Of a segment's files in a log dir, and of its objects in a store, which carry the segment's id, too."""
+_OFFSET: Final = re.compile(rf"[0-9]{{{OFFSET_DIGITS}}}|[0-9]+(?=_[\w-]{{22}}\.)")
+_NAME = re.compile(
+    rf"(?:\d{{{OFFSET_DIGITS}}}(?:-[^.]*)?|\d+_[\w-]{{22}})\.(?P<suffix>[a-z-]+)(?:\.(?:deleted|swap|cleaned|tmp))?"
+)
+"""Of a segment's files in a log dir, and of its objects in a store, which carry the segment's id, too.
+
+So do the indexes that a broker has fetched from remote storage (``RemoteIndexCache``): offset, underscore, id.
+"""
 
 
 def leading_offset(name: str) -> int | None:
-    """Return the offset in 20 digits that ``name`` begins with."""
-    digits = name[:OFFSET_DIGITS]
-    return int(digits) if len(digits) == OFFSET_DIGITS and digits.isdecimal() else None
+    """Return the offset that ``name`` begins with: in 20 digits, or before the underscore of a fetched index."""
+    match = _OFFSET.match(name)
+    return int(match[0]) if match else None
 
 
 def kind_by_name(name: str) -> Kind | None:
