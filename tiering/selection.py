@@ -408,9 +408,8 @@ def _known(scope: Scope, wanted: Sequence[PartitionDir], sources: Sources) -> Kn
     """Return what ``__remote_log_metadata`` says: of the running cluster, where it has one, else of the log dirs."""
     if scope.connect is not None:
         with scope.connect() as cluster:
-            live = known_by(cluster, wanted)
-        if live is not None:
-            return live
+            if (live := known_by(cluster, wanted)) is not None:
+                return live
     return _known_in_log_dirs(scope, sources)
 
 
@@ -445,8 +444,7 @@ def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, warn
 
     Warns if it is above the one that the checkpoint or the leader has, or above the log end.
     """
-    given = scope.high_watermark
-    if given is None:
+    if (given := scope.high_watermark) is None:
         return None
     for selected in selection.partitions:
         partition, name = selected.inventory.partition, selected.topic_partition
