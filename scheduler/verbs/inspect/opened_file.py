@@ -20,12 +20,11 @@ from resnap.storage.log.producer_snapshot import ENTRY, HEADER, VERSION
 from resnap.storage.log.record_batch import MAGIC_POSITION, MAGIC_V2
 from resnap.storage.readers import FileReader, RangeReader
 from resnap.storage.sources.files import PLAIN, Sources
+from resnap.storage.stores.ranged_reader import ranged_reader
 from resnap.storage.stores.urls import is_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from resnap.storage.stores.protocol import ObjectStore
 
 
 class Kind(StrEnum):
@@ -143,19 +142,6 @@ class OpenedFile:
         return self.reader.read(0, self.reader.size_bytes)
 
 
-class _ObjectReader:
-    """An object of a store, read in ranges."""
-
-    def __init__(self, store: ObjectStore, key: str) -> None:
-        self.locator = f"{store.url}/{key}"
-        self.size_bytes = store.head(key).size_bytes
-        self._store, self._key = store, key
-
-    def read(self, position: int, length: int) -> bytes:
-        """Return the bytes [position, position + length), fewer only past the end."""
-        return self._store.get_range(self._key, position, position + length)
-
-
 @contextmanager
 def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[OpenedFile]:
     """Open ``file``, a path or the URL of an object, for as long as the context lasts.
@@ -178,8 +164,9 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[Op
         return
     if is_store_url(file):
         prefix, _, key = file.rpartition("/")
-        reader = _ObjectReader(sources.store(prefix), key)
-        yield OpenedFile(reader=reader, name=key, verify_crc=verify_crc, stem=stem, sources=sources)
+        ranges = {"ranges_in_flight": sources.ranges_in_flight, "range_bytes": sources.range_bytes}
+        with ranged_reader(sources.store(prefix), key, **ranges) as reader:
+            yield OpenedFile(reader=reader, name=key, verify_crc=verify_crc, stem=stem, sources=sources)
         return
     path = Path(file)
     with readable(path):
