@@ -186,10 +186,15 @@ class BrokerSettings(SettingGroup):
         """The warning where the expiration is assumed."""
         if self.producer_id_expiration_ms is not None:
             return None
-        return (
-            f"producer.id.expiration.ms is not known: {exact_duration(self.expiration_ms)} is assumed;"
-            " give --producer-id-expiration-ms or --server-properties"
-        )
+        what = "not known" if self.server_properties is None else f"not set in {self.server_properties}"
+        assumed = exact_duration(self.expiration_ms)
+        return f"producer.id.expiration.ms is {what}: {assumed} is assumed; {self.expiration_remedy}"
+
+    @property
+    def expiration_remedy(self) -> str:
+        """What makes the expiration known."""
+        also = " or --server-properties" if self.server_properties is None else ""
+        return f"give --producer-id-expiration-ms{also}"
 
 
 class ReplaySettings(SettingGroup):

@@ -213,8 +213,7 @@ def _clock(clock: Clock) -> DoctorFinding:
 def _expiration(settings: Settings) -> DoctorFinding:
     name = "producer_id_expiration_ms"
     if settings.expiration_note:
-        return warn("expiration", f"{exact_duration(settings.expiration_ms)} is assumed",
-                    "set --producer-id-expiration-ms, or give --server-properties")  # fmt: skip
+        return warn("expiration", f"{exact_duration(settings.expiration_ms)} is assumed", settings.expiration_remedy)
     return ok("expiration", f"{exact_duration(settings.expiration_ms)} ({settings.origin(name)})")
 
 

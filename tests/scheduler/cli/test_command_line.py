@@ -257,6 +257,14 @@ def test_config_show_prints_value_and_origin_of_every_setting(command: Resnap) -
     assert "hunter2" not in ran.out
 
 
+def test_a_file_that_does_not_set_the_expiration_is_not_asked_for_again(command: Resnap, tmp_path: Path) -> None:
+    properties = tmp_path / "server.properties"
+    properties.write_text("node.id=1\n")
+    ran = command("config", "show", "--server-properties", properties)
+    assert ran.err.startswith(f"note: producer.id.expiration.ms is not set in {properties}: 7 days is assumed")
+    assert "or --server-properties" not in ran.err
+
+
 def test_an_assumed_expiration_is_said_aloud_unless_quiet(command: Resnap) -> None:
     ran = command("config", "show")
     assert ran.err.startswith("note: producer.id.expiration.ms is not known: 7 days is assumed")
