@@ -122,12 +122,8 @@ class PartitionPlan:
         snapshot shows the transactions that were open there.
         """
         first = self.known_from(run)
-        is_limited = self.rules.max_reach_back_ms is not None and not self.rules.full
-        return (
-            read_from
-            if is_limited and read_from > first and not self.evidence.shows_hanging_below(read_from)
-            else first
-        )
+        is_cut = self.rules.max_reach_back_ms is not None and not self.rules.full and read_from > first
+        return read_from if is_cut and not self.evidence.shows_hanging_below(read_from) else first
 
     @property
     def bytes_in_segments(self) -> int:

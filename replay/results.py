@@ -174,10 +174,8 @@ def next_round(plan: PartitionPlan, result: PartitionResult) -> PartitionPlan | 
 def join_rounds(earlier: PartitionResult | None, later: PartitionResult) -> PartitionResult:
     """Return ``later``, with the results of ``earlier`` where only the longer window met damage."""
     made = {b.offset: b for b in earlier.boundaries if b.outcome is BoundaryOutcome.REBUILT} if earlier else {}
-    return replace(
-        later,
-        boundaries=tuple(made.get(b.offset, b) if b.outcome in BLIND else b for b in later.boundaries),
-    )
+    boundaries = (made.get(b.offset, b) if b.outcome in BLIND else b for b in later.boundaries)
+    return replace(later, boundaries=tuple(boundaries))
 
 
 _T = TypeVar("_T")

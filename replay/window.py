@@ -101,10 +101,7 @@ class ReplayRules:
 
 def window_start(segments: Sequence[SegmentSpan], cut_ms: int) -> int:
     """Return the index of the first segment that may hold a batch later than ``cut_ms``, or ``len(segments)``."""
-    for index, segment in enumerate(segments):
-        if segment.is_recent(cut_ms):
-            return index
-    return len(segments)
+    return next((index for index, segment in enumerate(segments) if segment.is_recent(cut_ms)), len(segments))
 
 
 def earliest_roll_ms(largest_below_ms: int, mtime_ms: int, now_ms: int) -> int:

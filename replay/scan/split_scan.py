@@ -44,8 +44,8 @@ class SplitScan:
             if self.split.anchor is not None:
                 yield self._cached_piece(self.split.anchor)
                 return
-            stretch = self.split.range
-            with self.reading.sources.open(stretch.locator, end=stretch.end) as reader:
+            limits = self.split.range
+            with self.reading.sources.open(limits.locator, end=limits.end) as reader:
                 yield from _pieces(reader, self.split, self.certain_silence_ms, self.facts, self.reading)
         except (FormatError, LogDirError, StoreError) as caught:
             self.error = caught

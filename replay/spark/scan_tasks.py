@@ -256,10 +256,10 @@ def scan(
     ``done`` is called for each split, and ``met`` with the producers of a run.
     """
     plans, splits = task
-    for run, plan, stretch in plans:
-        yield run, RunBlock(BlockPosition(BELOW_ALL, FACTS, 0), pickle.dumps((plan, stretch)))
+    for index, plan, run in plans:
+        yield index, RunBlock(BlockPosition(BELOW_ALL, FACTS, 0), pickle.dumps((plan, run)))
     step = max(1, size // SUMMARY_DTYPE.itemsize)
-    for run, split, silence_ms in splits:
+    for index, split, silence_ms in splits:
         scanned = begin_part(split, silence_ms, reading)
         sample, heads = np.zeros(0, dtype=np.int64), list[Piece]()
         for number, piece in enumerate(scanned.pieces()):
@@ -267,9 +267,9 @@ def scan(
             heads.append(piece._replace(rows=empty()))
             for block, start in enumerate(range(0, len(piece.rows), step)):
                 place = BlockPosition(split.segment_index, ROWS, split.part, number, block)
-                yield run, RunBlock(place, piece.rows[start : start + step].tobytes())
+                yield index, RunBlock(place, piece.rows[start : start + step].tobytes())
         # The facts are known once all is read; they have the pieces without their rows.
         facts = pickle.dumps(scanned.summary(tuple(heads)))
-        yield run, RunBlock(BlockPosition(split.segment_index, FACTS, split.part), facts)
-        met({run: sample})
+        yield index, RunBlock(BlockPosition(split.segment_index, FACTS, split.part), facts)
+        met({index: sample})
         done(split)

@@ -407,9 +407,7 @@ def _segments_of(partition: PartitionDir, pruning: Pruning) -> Iterator[LogSegme
     if not pruning.reads_topic(partition.topic_partition):
         return
     log = pack_all(map(SegmentRange.whole, partition.segments), "base_offset")
-    for segment in partition.segments:
-        if not pruning.reads_segment(segment):
-            continue
+    for segment in filter(pruning.reads_segment, partition.segments):
         yield LogSegment(
             topic=topic,
             partition=number,
@@ -432,9 +430,8 @@ def _lone_segment(path: Path, topic: str, pruning: Pruning) -> Iterator[LogSegme
         segments = [LogSegment(topic=None, partition=None, size_bytes=size_bytes, range=alone)]
     else:
         with readable(path.parent):
-            segments = [
-                *_segments_of(read_partition_dir(path.parent, directory.topic_partition, Checkpoints()), pruning)
-            ]
+            partition = read_partition_dir(path.parent, directory.topic_partition, Checkpoints())
+            segments = list(_segments_of(partition, pruning))
     for segment in segments:
         if segment.range.locator == str(path) and fnmatchcase(segment.topic or "", topic):
             yield segment

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 from resnap.storage.encryption import NO_KEYS, KeyRing
 from resnap.storage.errors import FileGoneError, ObjectNotFoundError
 from resnap.storage.layouts.aiven.members import member_of
-from resnap.storage.layouts.aiven.opening import facts_of_member, opened_member
+from resnap.storage.layouts.aiven.opening import facts_of_member, open_member
 from resnap.storage.readers import DELETED_HINT, FileFacts, FileReader, RangeReader, ReaderStream, translate_read_errors
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.keeping import Kept, keeping
@@ -77,7 +77,7 @@ class Sources:
             return
         member = member_of(whole)
         if member is not None:
-            with opened_member(self, member, end) as reader:
+            with open_member(self, member, end) as reader:
                 yield reader
             return
         path = _path(whole)

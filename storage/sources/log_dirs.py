@@ -149,6 +149,7 @@ def _longest_logs(parts: Sequence[LogDir]) -> LogDir:
 
 
 def _extent(partition: PartitionDir) -> tuple[int, int]:
+    """Return the sort key of a log: the one that begins first comes first, and of several the longest one."""
     segments = partition.segments
     return segments[0].base_offset, -(segments[-1].next_base_offset or segments[-1].base_offset)
 

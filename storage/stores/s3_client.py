@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Future
 
-    from botocore.loaders import Loader
     from botocore.model import OperationModel
     from mypy_boto3_s3 import S3Client
 
@@ -330,10 +329,8 @@ def _make_client(settings: S3Settings) -> S3Client:
     return client
 
 
-@lru_cache
-def _loader(data_path: str | None) -> Loader:
-    """Return what reads botocore's own files, which takes 0.1 s: once for all clients of the process."""
-    return create_loader(data_path)
+_loader = lru_cache(create_loader)
+"""Returns the loader of botocore's own files; it takes 0.1 s, so there is one for all clients of the process."""
 
 
 def _instant(text: str) -> datetime:

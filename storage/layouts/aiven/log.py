@@ -71,8 +71,8 @@ class AivenSegment(NamedTuple):
         manifest, place = self.manifest, self.place
         return {place.beside(LOG): manifest.chunks.stored_size, place.beside(INDEXES): manifest.indexes_end}
 
-    def unfit(self, infos: Mapping[str, ObjectInfo]) -> Iterator[tuple[str, int, ObjectInfo | None]]:
-        """Yield key, length and facts of those that do not exist, or are not as long as the manifest says."""
+    def mismatched_objects(self, infos: Mapping[str, ObjectInfo]) -> Iterator[tuple[str, int, ObjectInfo | None]]:
+        """Yield key, expected length and facts of each of them that is missing, or of another length."""
         for key, size in self.objects.items():
             found = infos.get(key)
             if found is None or found.size_bytes < size or (found.size_bytes > size and key == self.place.beside(LOG)):
@@ -193,7 +193,7 @@ def _read(store: ObjectStore, infos: Mapping[str, ObjectInfo], place: AivenKey) 
 def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment: AivenSegment) -> None:
     """Check that the other two objects exist and are as long as the manifest says."""
     of = segment.facts
-    for key, size, found in segment.unfit(infos):
+    for key, size, found in segment.mismatched_objects(infos):
         there = "nothing" if found is None else f"{found.size_bytes} bytes"
         raise VerificationError(
             f"{of.topic}-{of.partition}: the segment [{of.base_offset},"
@@ -277,7 +277,7 @@ class AivenListing:
             problems = (str(error),)
         missing = tuple(
             f"{key}: missing" if there is None else f"{key}: expected {size} bytes, found {there.size_bytes}"
-            for key, size, there in found.unfit(self.infos)
+            for key, size, there in found.mismatched_objects(self.infos)
         )
         return StoredManifest(
             key=key,

@@ -76,7 +76,7 @@ class Opener(Protocol):
 
 
 @contextmanager
-def opened_member(opener: Opener, member: Member, end: int | None) -> Iterator[RangeReader]:
+def open_member(opener: Opener, member: Member, end: int | None) -> Iterator[RangeReader]:
     """Open a file of a segment for as long as the context lasts; nothing is read ahead beyond ``end``.
 
     Raises:

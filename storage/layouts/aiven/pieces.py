@@ -317,9 +317,10 @@ def stored_log(log: SegmentFile, chunk_size: int, *, is_compressed: bool, cipher
     if original != log.crc32c:
         raise VerificationError(f"the log has the CRC-32C {original:08x} where it had {log.crc32c:08x}",
                                 hint="run again")  # fmt: skip
-    stored = ListedSizes(tuple(sizes)) if is_compressed else _fixed_sizes(sizes, chunk_size, cipher)
+    whole = chunk_size if cipher is None else chunk_size + OVERHEAD_BYTES
+    fixed = FixedSizes(len(sizes), whole, sizes[-1] if sizes else 0)
     return ChunkedLog(
-        chunks=ChunkIndex(chunk_size, log.size_bytes, stored),
+        chunks=ChunkIndex(chunk_size, log.size_bytes, ListedSizes(tuple(sizes)) if is_compressed else fixed),
         open_body=lambda: io.BufferedReader(_Pieces(piece for _, piece in pieces()), _BUFFER_BYTES),
         size_bytes=sum(sizes),
         crc32c=checksum,
@@ -348,11 +349,6 @@ def is_compressed_already(open_body: BodyOpener) -> bool:
         return bool(batch[ATTRIBUTES_POSITION + 1] & _CODEC)
     except (FormatError, IndexError):
         return True
-
-
-def _fixed_sizes(sizes: list[int], chunk_size: int, cipher: SegmentCipher | None) -> FixedSizes:
-    overhead = 0 if cipher is None else OVERHEAD_BYTES
-    return FixedSizes(len(sizes), chunk_size + overhead, sizes[-1] if sizes else 0)
 
 
 class _Pieces(io.RawIOBase):
