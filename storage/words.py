@@ -48,7 +48,7 @@ def agreeing(count: int, one: str = "is", many: str = "are") -> str:
     return one if count == 1 else many
 
 
-def first_of(texts: Sequence[object], most: int) -> str:
+def first_of(texts: Sequence[object], most: int = 3) -> str:
     """Return the first ``most`` of ``texts``, and how many more there are."""
     more = f" and {human_count(len(texts) - most)} more" if len(texts) > most else ""
     return ", ".join(map(str, texts[:most])) + more

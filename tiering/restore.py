@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from resnap.replay.staging import DISCARD, scratch_directory
 from resnap.storage.disk import Disk, attributes_of, is_directory
@@ -69,8 +69,6 @@ if TYPE_CHECKING:
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
     from resnap.tiering.shipping.notes import TopicSettings
     from resnap.tiering.stored_snapshots import SnapshotCheck
-
-_MOST_NAMED: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,7 +398,7 @@ def _missing_id_warning(topics: Sequence[str]) -> Iterator[str]:
     """Yield what to do about ``topics``, which have no id, if there are any."""
     if topics:
         yield (
-            f"no topic id was shipped of {first_of(topics, _MOST_NAMED)}, so there is no partition.metadata: a broker"
+            f"no topic id was shipped of {first_of(topics)}, so there is no partition.metadata: a broker"
             " with ZooKeeper makes it, one with KRaft sets the directories aside as stray: for that one give --topic-id"
         )
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from resnap.tiering.selection import Scope, Selection
 
 AND_DO_IT: Final = "Next: the same command without --dry-run."
-MOST_NAMED: Final = 3
+_MOST_NAMED: Final = 3
 """Most partitions that a line names."""
 
 
@@ -71,13 +71,13 @@ def note_selection(scope: Scope, selection: Selection, context: Context, saved: 
         context.note(f"never: {some(compacted, 'compacted partition')}, which Kafka does not tier")
     alone = (partition.inventory.partition for partition in partitions if partition.log_dir.remote is None)
     marked = [(partition.topic_partition, lost) for partition in alone if (lost := lost_state(partition)) is not None]
-    for topic_partition, lost in marked[:MOST_NAMED]:
+    for topic_partition, lost in marked[:_MOST_NAMED]:
         context.warn(
             f"{topic_partition}: this replica seems to have lost its producer state: {lost.detail}: give --remote URL, "
             "the store that brokers tier to, since the log below is not on this disk"
         )
-    if len(marked) > MOST_NAMED:
-        context.warn(f"{some(len(marked) - MOST_NAMED, 'more replica')} with the same signs")
+    if len(marked) > _MOST_NAMED:
+        context.warn(f"{some(len(marked) - _MOST_NAMED, 'more replica')} with the same signs")
 
 
 class PlannedBoundary(TypedDict):
@@ -232,6 +232,6 @@ def beginnings_gone(known_from: Mapping[TopicPartition, int]) -> Iterator[str]:
     gone = [f"{topic_partition} begins at {offset}" for topic_partition, offset in known_from.items() if offset]
     if gone:
         yield (
-            f"As far as it may be read, the log of {first_of(gone, MOST_NAMED)}: producers whose last batch lies"
+            f"As far as it may be read, the log of {first_of(gone)}: producers whose last batch lies"
             " below are known only where a snapshot has them."
         )

@@ -18,7 +18,7 @@ from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.scheduler.settings.declaration import DEFAULT_ORIGIN
-from resnap.scheduler.verbs.planned import AND_DO_IT, MOST_NAMED
+from resnap.scheduler.verbs.planned import AND_DO_IT
 from resnap.storage.errors import UsageError
 from resnap.storage.log.properties import is_topic_id
 from resnap.storage.words import agreeing, first_of, human_bytes, human_count, instant, some
@@ -300,14 +300,14 @@ class RestoreView(SummedView[Result]):
         if self._totals["dryRun"]:
             if self._open:
                 yield (
-                    f"Open transactions at the end of {first_of(self._open, MOST_NAMED)}, whose end was not shipped:"
+                    f"Open transactions at the end of {first_of(self._open)}, whose end was not shipped:"
                     " consumers with read_committed will stop there; the run says for each what to do."
                 )
             yield AND_DO_IT
         elif self.has_faults or self.is_cut_short:
             yield "Next: the same command again, once the errors named here are repaired; it restores the rest."
         elif self._log_dirs and self._cluster is None:
-            yield f"Next: start the broker whose log.dirs names {first_of([*self._log_dirs], MOST_NAMED)}."
+            yield f"Next: start the broker whose log.dirs names {first_of([*self._log_dirs])}."
 
 
 def _cluster_row(cluster: NewCluster) -> Row:

@@ -79,7 +79,6 @@ if TYPE_CHECKING:
 _R = TypeVar("_R")
 VERSION: Final = 1
 _CHECKSUM: Final = "crc32c"
-_MOST_NAMED: Final = 3
 _OLDER: Final = "name an older one with --cluster-state; `resnap export` makes a new one, while the cluster is there"
 RELIED_ON: Final = (
     TopicRecord, RemoveTopicRecord, PartitionRecord, ConfigRecord, ClientQuotaRecord, AccessControlEntryRecord,
@@ -142,7 +141,7 @@ class ClusterState:
     def share_group_text(self) -> str:
         """In words, what is not kept of share groups, and of which."""
         groups = self.share_groups
-        return f"the offsets of {some(len(groups), 'share group')} ({first_of(groups, _MOST_NAMED)})"
+        return f"the offsets of {some(len(groups), 'share group')} ({first_of(groups)})"
 
 
 def metadata_of(image: MetadataImage, is_secret: Callable[[str], bool] | None) -> KnownMetadata:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from resnap.tiering.restoring.restoration import Restoration
 
 _TIERED: Final = "remote.storage.enable"
-_MOST_NAMED: Final = 3
 NOT_EXPORTED: Final = (
     "the store has no state of the cluster (`resnap export`): the offsets of consumer groups, ACLs, quotas, users and"
     " the configuration of brokers are lost"
@@ -136,10 +135,10 @@ class RestoredState:
             named = [f"{one.group} at {one.topic_partition} from {one.committed} to {one.end}" for one in cut]
             yield (
                 f"{some(len(cut), 'committed offset')} {agreeing(len(cut))} above the end of what was restored, and"
-                f" cut to it: {first_of(named, _MOST_NAMED)}"
+                f" cut to it: {first_of(named)}"
             )
         if self.not_restored:
-            yield f"offsets in topics that were not restored are left out: {first_of(self.not_restored, _MOST_NAMED)}"
+            yield f"offsets in topics that were not restored are left out: {first_of(self.not_restored)}"
         if self.resets and self.offsets_to is None:
             yield (
                 f"the offsets of {some(len(self.resets), 'consumer group')} are known: with --offsets-to DIR they are"
@@ -163,9 +162,9 @@ def _not_taken(state: ClusterState) -> Iterator[str]:
         if resource.type != ResourceType.TOPIC and not is_of_cluster(resource)
     ]
     if own:
-        yield f"settings of single brokers are left out, which are of the lost machines: {first_of(own, _MOST_NAMED)}"
+        yield f"settings of single brokers are left out, which are of the lost machines: {first_of(own)}"
     if state.metadata.scram_older:
-        users = first_of(state.metadata.scram_older, _MOST_NAMED)
+        users = first_of(state.metadata.scram_older)
         yield f"SCRAM credentials of {users} are of an older export: set those again that were changed since"
     if state.metadata.secrets_left_out:
         count = state.metadata.secrets_left_out
