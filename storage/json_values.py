@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import FormatError
+from resnap.storage.errors import FormatError, parser_says
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _T = TypeVar("_T")
 INT_MAX: Final = 2**31 - 1
@@ -31,6 +32,16 @@ def typed(kind: type[_T], value: object) -> _T:
     if type(value) is not kind:
         raise TypeError(f"expected {kind.__name__}, found {value!r:.80}")
     return value
+
+
+@contextmanager
+def parsing(what: str, *, expected: str, hint: str) -> Iterator[None]:
+    """Raise as a ``FormatError`` of ``what`` that its JSON, or a value in it, is of another form than was expected."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        found = parser_says(error)
+        raise FormatError(what, position=0, expected=expected, found=found, hint=hint) from error
 
 
 def json_checksum(values: object) -> str:

@@ -21,8 +21,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.replay.boundary_state import harmful
-from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file, parser_says
-from resnap.storage.json_values import typed
+from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
+from resnap.storage.json_values import parsing, typed
 from resnap.storage.log.names import (
     DirKind,
     FileKind,
@@ -214,7 +214,7 @@ def read_fingerprint(text: bytes) -> Fingerprint:
 
     """
     hint = "`resnap regenerate` writes it again"
-    try:
+    with parsing("fingerprint", expected="what `resnap regenerate` leaves beside snapshots", hint=hint):
         content: dict[str, Any] = json.loads(text)
         if typed(int, content["version"]) != VERSION:
             raise FormatError("version of the fingerprint", position=0, expected=VERSION, found=content["version"],
@@ -223,10 +223,6 @@ def read_fingerprint(text: bytes) -> Fingerprint:
         snapshots = [_row(StagedPrint, item) for item in typed(list, content["snapshots"])]
         indexes = [_row(StagedIndex, item) for item in typed(list, content.get("transactionIndexes", []))]
         compared = [_row(ComparedFile, item) for item in typed(list, content.get("compared", []))]
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        found = parser_says(error)
-        raise FormatError("fingerprint", position=0, expected="what `resnap regenerate` leaves beside snapshots",
-                          found=found, hint=hint) from error  # fmt: skip
     return Fingerprint(
         segments=tuple(sorted(segments, key=attrgetter("base_offset"))),
         snapshots=tuple(sorted(snapshots, key=attrgetter("offset"))),

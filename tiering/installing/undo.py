@@ -36,9 +36,8 @@ from resnap.storage.errors import (
     UsageError,
     VerificationError,
     in_file,
-    parser_says,
 )
-from resnap.storage.json_values import typed
+from resnap.storage.json_values import parsing, typed
 from resnap.storage.log.log_dir_lock import (
     ShutdownMark,
     find_shutdown_mark,
@@ -120,7 +119,8 @@ def read_manifest(text: bytes) -> UndoManifest:
         FormatError: it is not a manifest, has another version, or names a file that is not a snapshot of a log dir.
 
     """
-    try:
+    hint = "give the manifest.json that `resnap install` named"
+    with parsing("undo manifest", expected="what `resnap install` has written", hint=hint):
         content: dict[str, Any] = json.loads(text)
         if typed(int, content["version"]) != VERSION:
             raise FormatError("version of the undo manifest", position=0, expected=VERSION, found=content["version"])
@@ -134,11 +134,6 @@ def read_manifest(text: bytes) -> UndoManifest:
             },
             changes=tuple(_change(item) for item in typed(list, content["changes"])),
         )
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise FormatError(
-            "undo manifest", position=0, expected="what `resnap install` has written",
-            found=parser_says(error), hint="give the manifest.json that `resnap install` named",
-        ) from error  # fmt: skip
 
 
 def _digest_row(digest: FileDigest) -> dict[str, object]:

@@ -19,8 +19,8 @@ from resnap.replay.evidence import Evidence, load_evidence, segment_spans
 from resnap.replay.plan import Coverage, PartitionPlan, plan_partition, proven
 from resnap.replay.producer_state import Expiry
 from resnap.replay.window import AsOf, ReplayRules, SegmentSpan, Unexplained
-from resnap.storage.errors import FormatError, StalePlanError, parser_says
-from resnap.storage.json_values import typed
+from resnap.storage.errors import FormatError, StalePlanError
+from resnap.storage.json_values import parsing, typed
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.words import some
@@ -208,7 +208,8 @@ def read_saved_plan(text: str) -> SavedPlan:
         FormatError: it is not a plan, or has another version.
 
     """
-    try:
+    hint = "plans are made by `resnap plan --save FILE`"
+    with parsing("saved plan", expected="the JSON of a plan", hint=hint):
         content = json.loads(text)
         if typed(int, content["version"]) != SAVED_PLAN_VERSION:
             raise FormatError("version of the saved plan", position=0, expected=SAVED_PLAN_VERSION,
@@ -221,10 +222,6 @@ def read_saved_plan(text: str) -> SavedPlan:
             fingerprints={key: digest for key, _, digest in partitions},
             remote=None if content.get("remote") is None else typed(str, content["remote"]),
         )
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        found = parser_says(error)
-        hint = "plans are made by `resnap plan --save FILE`"
-        raise FormatError("saved plan", position=0, expected="the JSON of a plan", found=found, hint=hint) from error
 
 
 def _partitions(items: object) -> list[tuple[TopicPartition, tuple[int, ...], str]]:
