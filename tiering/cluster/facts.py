@@ -99,7 +99,8 @@ class ClusterFacts:
             return None
         return ClusterError(
             f"{topic}: the cluster does not describe the topic to this user: {self.refused[topic]}",
-            hint="grant the user of --command-config Describe and DescribeConfigs on the topic",
+            hint="grant the user of --command-config Describe and DescribeConfigs on the topic; --exclude-topic leaves"
+            " a topic out",
         )
 
     def topic_settings(self) -> dict[str, Mapping[str, str]]:
