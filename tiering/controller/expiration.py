@@ -32,7 +32,9 @@ TRANSACTIONAL_EXPIRATION: Final = "transactional.id.expiration.ms"
 MAX_INT32: Final = 2**31 - 1
 FIRST_WITH_EXPIRATION: Final = next(level for level, name in METADATA_VERSIONS.items() if name.startswith("3.4"))
 """A broker that can run this ``metadata.version`` is of 3.4 or later."""
-_JAVA_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,10}")
+_JAVA_INTEGER: Final = re.compile(r"[+-]?[^\D\U00010000-\U0010ffff]{1,4000}")
+"""Digits of any script that fit one ``char``, with zeros before them; not more than Python converts."""
+_JAVA_BLANKS: Final = "".join(map(chr, range(ord(" ") + 1)))
 
 
 class Level(StrEnum):
@@ -146,8 +148,11 @@ def has_own_setting(image: MetadataImage, broker_id: int | None) -> bool | None:
 
 
 def parse_milliseconds(text: str) -> int | None:
-    """Return the value a broker reads from ``text``, if it accepts it: a positive integer of 32 bits."""
-    compact = text.strip()
+    """Return the value a broker reads from ``text``, if it accepts it: a positive integer of 32 bits.
+
+    Source: ``ConfigDef.parseType``, ``String.trim``, ``Integer.parseInt``.
+    """
+    compact = text.strip(_JAVA_BLANKS)
     value = int(compact) if _JAVA_INTEGER.fullmatch(compact) else 0
     return value if 1 <= value <= MAX_INT32 else None
 

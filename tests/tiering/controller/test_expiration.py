@@ -145,7 +145,9 @@ def test_a_live_change_is_in_force_from_when_it_was_made() -> None:
 @each(
     ("text", "value"),
     [("1", 1), (" 86400000\n", DAY_MS), ("+5", 5), ("2147483647", 2**31 - 1), ("2147483648", None), ("0", None),
-     ("-1", None), ("", None), ("1.5", None), ("1d", None), ("0x10", None), ("9" * 50, None)],
+     ("-1", None), ("", None), ("1.5", None), ("1d", None), ("0x10", None), ("9" * 50, None),
+     ("00086400000", DAY_MS), ("+\u0665", 5), ("\uff15", 5), ("\U0001d7dd", None), ("\x1f5\x00", 5), ("\xa05", None),
+     ("5\u2003", None), ("+", None), ("9" * 5000, None)],
 )  # fmt: skip
 def test_a_value_is_read_as_a_broker_reads_it(text: str, value: int | None) -> None:
     assert parse_milliseconds(text) == value
