@@ -9,6 +9,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.retry import KazooRetry
 
+from resnap.storage.errors import DataError
 from resnap.tiering.controller.producer_ids.allocation import ProducerIdsBlock
 from resnap.tiering.controller.producer_ids.broker_ids import (
     PATH,
@@ -87,10 +88,14 @@ def test_a_write_on_condition_of_an_old_version_is_refused(client: Any) -> None:
     assert node.read()[1] == version + 1
 
 
-def test_without_a_znode_there_is_nothing_to_read_and_nothing_is_written(client: Any) -> None:
+def test_without_a_znode_there_is_nothing_to_read_and_a_broker_is_told_so_instead_of_trying_forever(
+    client: Any,
+) -> None:
     node = KazooBlockNode(client, "/no-such-node")
     assert node.read() == (None, 0)
-    assert not node.write(b"{}", 0)
+    with pytest.raises(DataError, match="/no-such-node: no such znode"):
+        ZooKeeperProducerIds(node, 1)
+    assert client.exists("/no-such-node") is None
     KazooBlockNode(client).create()
 
 

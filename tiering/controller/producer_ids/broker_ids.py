@@ -157,7 +157,7 @@ class BlockNode(Protocol):
         """Return its data, None if it has none, and its version."""
 
     def write(self, data: bytes, version: int) -> bool:
-        """Write ``data`` if the znode still has ``version``; return whether it had."""
+        """Write ``data`` if the znode still has ``version``; return whether it had. DataError if it does not exist."""
 
 
 def block_json(block: ProducerIdsBlock) -> bytes:
@@ -198,7 +198,7 @@ def take_block(node: BlockNode, broker_id: int) -> ProducerIdsBlock:
 
     Raises:
         RefusedError: UNKNOWN_SERVER_ERROR where there are no ids left.
-        DataError: the znode holds no block.
+        DataError: the znode holds no block, or does not exist.
 
     """
     while True:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kazoo.exceptions import BadVersionError, NoNodeError
 
+from resnap.storage.errors import DataError
 from resnap.tiering.controller.producer_ids.broker_ids import PATH
 
 if TYPE_CHECKING:
@@ -32,9 +33,18 @@ class KazooBlockNode:
         return data or None, status.version
 
     def write(self, data: bytes, version: int) -> bool:
-        """Write if the version matches; False if it does not, or the znode does not exist."""
+        """Write if the version matches; return whether it did.
+
+        Raises:
+            DataError: the znode does not exist. It is not created: ids would begin with 0 again.
+
+        """
         try:
             self._client.set(self._path, data, version=version)
-        except (BadVersionError, NoNodeError):
+        except BadVersionError:
             return False
+        except NoNodeError:
+            raise DataError(
+                f"{self._path}: no such znode", hint="brokers create it; in a new cluster, `create` does"
+            ) from None
         return True
