@@ -48,6 +48,7 @@ THROTTLE_SAMPLE_MS: Final = 30_000
 """``metrics.num.samples`` and ``metrics.sample.window.ms`` of a broker, by which throttle times are averaged."""
 Ints = npt.NDArray[np.int64]
 THIN_MS: Final = 1_000
+SEED_BITS: Final = 32
 
 
 class Sensors:
@@ -117,11 +118,19 @@ class Remembering:
     """The rate of all layers of a principal together."""
     max_bytes: int = 64 << 20
     """The bound for all layers of a principal together."""
-    seed: int = field(default_factory=lambda: secrets.randbits(32))
+    seed: int = field(default_factory=lambda: secrets.randbits(SEED_BITS))
     """Seed of the hash, 32 bits; secret unless it is given, so that clients cannot search for ids that collide."""
     store: Callable[[int], Store] = BloomStore
     """Makes what a principal's layers are kept in, of the seed. ``ExactStore`` makes no errors and costs some fifty
     times as much: for few ids, and to compare with."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.false_positive_rate < 1:
+            raise ValueError(f"a false positive rate of {self.false_positive_rate}: it must be between 0 and 1")
+        if self.max_bytes < 1:
+            raise ValueError(f"{self.max_bytes} bytes for all layers: it must be 1 or more")
+        if not 0 <= self.seed < 1 << SEED_BITS:
+            raise ValueError(f"a seed of {self.seed}: it must be a number of 32 bits, not below 0")
 
 
 @dataclass(slots=True)

@@ -151,7 +151,12 @@ class ProducerIdQuotaManager:
             warm_up_ms: for this time after the start new ids are stored, and cost nothing: for a broker that has just
                 become leader, to which all ids in use are new.
 
+        Raises:
+            ValueError: one of both times is below 0.
+
         """
+        if max_throttle_ms < 0 or warm_up_ms < 0:
+            raise ValueError(f"throttling for {max_throttle_ms} ms, warm-up of {warm_up_ms} ms: both must be 0 or more")
         self.config = config or QuotaConfig()
         self.rates = rates or UserRates()
         self.active = ActiveProducers(remembering or Remembering())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.tiering.quota.active_producers import Cleaner
+from resnap.tiering.quota.active_producers import Cleaner, Remembering
 from resnap.tiering.quota.client_quotas import (
     CLIENT_ID,
     IP,
@@ -250,6 +250,20 @@ def test_s31_fewer_than_one_sample_or_millisecond_is_refused(numbers: dict[str, 
         QuotaConfig(**numbers)
     with pytest.raises(ValueError, match="1 or more"):
         Cleaner(lambda: None, interval_ms=0)
+
+
+@each(
+    "wrong", [{"false_positive_rate": 0}, {"false_positive_rate": 1}, {"max_bytes": 0}, {"seed": -1}, {"seed": 1 << 32}]
+)
+def test_what_no_filter_can_have_is_refused_before_the_first_id(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"must be"):
+        Remembering(**wrong)  # type: ignore[arg-type]
+
+
+@each("wrong", [{"max_throttle_ms": -1}, {"warm_up_ms": -1}])
+def test_s23_times_below_0_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="0 or more"):
+        manager(**wrong)
 
 
 def test_s31_where_no_quota_was_ever_set_nothing_is_kept() -> None:
