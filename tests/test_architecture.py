@@ -58,6 +58,7 @@ DOORS: Final = {
     "typer": "scheduler/cli/*.py scheduler/commands/*.py scheduler/verbs/**/*.py",
 }
 """The only modules that may import a library, as globs."""
+MOST_LINES: Final = 500
 CLOCKS: Final = {"scheduler/clock.py", "storage/stores/memory.py"}
 """The second is a store in itself: a server has a clock of its own."""
 
@@ -113,6 +114,11 @@ def test_nothing_else_is_kept_at_the_top_level() -> None:
     listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True, text=True).stdout
     kept = {name.partition("/")[0] for name in listing.split("\0") if name}
     assert {name for name in kept if not name.startswith(".")} == TOP_LEVEL
+
+
+def test_no_module_is_longer_than_can_be_read_in_one_sitting() -> None:
+    lines = {module: len(module.read_bytes().splitlines()) for module in modules()}
+    assert {module.name: count for module, count in lines.items() if count > MOST_LINES} == {}
 
 
 @each("marker", ["kafka", "stores"])

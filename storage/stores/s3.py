@@ -209,7 +209,6 @@ class S3ObjectStore:
         self._caller.call(key, put)
 
     def _copy(self, source: StoredBody, key: str) -> None:
-        """Request a copy of the version of ``source`` to ``key``."""
         try:
             self._client.copy_object(
                 Bucket=self._bucket,
