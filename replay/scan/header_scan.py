@@ -83,6 +83,8 @@ HEADER_DTYPE: Final = np.dtype(
 )
 """``record_batch.HEADER`` as columns."""
 BLOCK_BYTES: Final = 1 << 20
+LARGE_BLOCK_BYTES: Final = 4 << 20
+"""For readers of whole records: a block costs half a millisecond more than its bytes."""
 _LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
 _SEQUENCE_POSITION: Final = 53
 _SIZE_UP_TO_MAGIC: Final = 17
@@ -146,9 +148,15 @@ class SegmentRange:
 
 
 def read_blocks(
-    reader: RangeReader, segment: SegmentRange, facts: ScanFacts, find: Find | None = None
+    reader: RangeReader,
+    segment: SegmentRange,
+    facts: ScanFacts,
+    find: Find | None = None,
+    block_bytes: int | None = None,
 ) -> Iterator[Block]:
     """Yield the content of ``segment``, including legacy messages, block by block; ``find`` makes it faster.
+
+    Blocks have ``BLOCK_BYTES``, or as many as the caller says.
 
     Raises:
         FormatError: damage, with file and position.
@@ -156,7 +164,7 @@ def read_blocks(
     """
     with in_file(segment.locator):
         begin(segment, facts)
-        while (block := next_block(reader, segment, facts, find=find)) is not None:
+        while (block := next_block(reader, segment, facts, find=find, block_bytes=block_bytes)) is not None:
             yield block
         finish(segment, facts)
 
@@ -194,6 +202,7 @@ def next_block(
     *,
     most: int | None = None,
     find: Find | None = None,
+    block_bytes: int | None = None,
 ) -> Block | None:
     """Return the block that begins where ``facts`` end, of at most so many batches; None at the end.
 
@@ -205,7 +214,7 @@ def next_block(
     at = facts.end_position
     if at >= end:
         return None
-    data = memoryview(reader.read(at, min(BLOCK_BYTES, end - at)))
+    data = memoryview(reader.read(at, min(block_bytes or BLOCK_BYTES, end - at)))
     facts.bytes_read += len(data)
     starts, following = ([], 0) if find is None else find(data, end - at)
     if not starts:

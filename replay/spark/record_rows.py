@@ -30,7 +30,7 @@ from resnap.replay.kernel.records import (
     read_batches,
     read_records,
 )
-from resnap.replay.scan.header_scan import ScanFacts, read_blocks, whole_batch
+from resnap.replay.scan.header_scan import LARGE_BLOCK_BYTES, ScanFacts, read_blocks, whole_batch
 from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows, unless_absent
 from resnap.replay.spark.transaction_ends import TransactionEnds
 from resnap.storage.errors import FormatError
@@ -146,7 +146,7 @@ class _RecordRows:
         whole = self._segment.range
         with self._sources.open(whole.locator) as reader:
             try:
-                for block in read_blocks(reader, whole, ScanFacts(), find_batches):
+                for block in read_blocks(reader, whole, ScanFacts(), find_batches, LARGE_BLOCK_BYTES):
                     yield from self._pieces(reader, block)
             except FormatError as error:
                 self._skip(error)

@@ -58,7 +58,7 @@ from resnap.replay.spark.header_rows import (
     damage_rows,
     read_header_rows,
 )
-from resnap.replay.spark.worker import freeze_worker
+from resnap.replay.spark.worker import freeze_worker, keep_memory
 from resnap.storage.disk import readable
 from resnap.storage.encryption import KeyRing, RsaKey
 from resnap.storage.errors import ConfigurationError, FormatError, ResnapError, UsageError
@@ -229,6 +229,7 @@ class KafkaLogReader(DataSourceReader):  # type: ignore[misc] # pyspark is untyp
 
         """
         freeze_worker()
+        keep_memory()
         with _add_hint():
             for segment in partition.value:
                 yield from self._rows(segment)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from resnap.replay.kernel.records import find_batches
-from resnap.replay.scan.header_scan import ScanFacts, control_record, read_blocks
+from resnap.replay.scan.header_scan import LARGE_BLOCK_BYTES, ScanFacts, control_record, read_blocks
 from resnap.storage.errors import FormatError, in_file
 from resnap.storage.log.record import COMMIT, UNUSUAL, usual_marker_types
 from resnap.storage.log.record_batch import CONTROL, TRANSACTIONAL
@@ -100,7 +100,7 @@ class TransactionEnds:
         """Yield the blocks of the segment, with None, and then those after it while producers are ``waiting``."""
         own, end = self._segment.range, self._segment.range.next_base_offset
         with self._sources.open(own.locator) as reader:
-            for block in read_blocks(reader, replace(own, start=start), ScanFacts(), find_batches):
+            for block in read_blocks(reader, replace(own, start=start), ScanFacts(), find_batches, LARGE_BLOCK_BYTES):
                 yield reader, block, None
         for after in self._segment.log:
             if waiting and after.base_offset == end:

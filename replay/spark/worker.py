@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import tempfile
+from typing import Final
 
 from pyspark import SparkFiles
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+"""Of ``mallopt``, which glibc has."""
 
 
 @functools.cache
@@ -18,6 +24,18 @@ def freeze_worker() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@functools.cache
+def keep_memory() -> None:
+    """Let the C library use freed memory again, up to 32 MiB, and not return it to the system at once.
+
+    Arrays of some megabytes, made and freed again and again, would else cost more for their page faults than for
+    their content.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
+    mallopt(_M_MMAP_THRESHOLD, 16 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 32 << 20)
 
 
 def begin_task() -> None:
