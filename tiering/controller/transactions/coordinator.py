@@ -1,8 +1,9 @@
 """The decisions of a transaction coordinator: ``InitProducerId`` (KIP-360), and the ends of transactions.
 
-It has only rules, and writes nothing. A method either returns the response at once, or a ``PendingAppend``, whose
-transition the caller writes to ``__transaction_state`` and reports with ``appended``, which returns the response. After
-the decision to end a transaction is written, the caller writes its markers, and reports with ``markers_written``.
+It has only rules, writes nothing, and is not thread-safe. A method either returns the response at once, or a
+``PendingAppend``, whose transition the caller writes to ``__transaction_state`` and reports with ``appended``, which
+returns the response. After the decision to end a transaction is written, the caller writes its markers, and reports
+with ``markers_written``.
 
 ``InitProducerId`` for a known transactional id: while a step is pending or a transaction is ending, the client must
 retry; an open transaction is aborted first, under an epoch that fences the producer that opened it; otherwise the epoch
@@ -89,6 +90,7 @@ class TransactionCoordinator:
         *,
         availability: Callable[[str], KafkaError] = lambda _: KafkaError.NONE,
         transactions_v2: bool = False,
+        max_timeout_ms: int = MAX_TIMEOUT_MS,
     ) -> None:
         """Begin with no transactional id.
 
@@ -96,12 +98,14 @@ class TransactionCoordinator:
             draw_producer_id: returns a new producer id, or raises the RefusedError that clients get.
             availability: of the partition of a transactional id: NONE, COORDINATOR_LOAD_IN_PROGRESS or NOT_COORDINATOR.
             transactions_v2: whether the cluster has ``transaction.version`` 2, which needs 4.0.
+            max_timeout_ms: ``transaction.max.timeout.ms``; a longer timeout is INVALID_TRANSACTION_TIMEOUT.
 
         """
         self.transactions: dict[str, TransactionMetadata] = {}
         self._draw = draw_producer_id
         self._availability = availability
         self._v2 = transactions_v2
+        self._max_timeout_ms = max_timeout_ms
 
     def init_producer_id(self, request: InitProducerIdRequest, now_ms: int) -> Answer | PendingAppend:
         """Handle a request; an expected id without an epoch, or the reverse, is INVALID_REQUEST."""
@@ -216,8 +220,8 @@ class TransactionCoordinator:
     def _found_or_made(self, request: InitProducerIdRequest, transactional_id: str, now_ms: int) -> TransactionMetadata:
         if not transactional_id:
             raise RefusedError(KafkaError.INVALID_REQUEST, "the transactional id is empty")
-        if not 0 < request.transaction_timeout_ms <= MAX_TIMEOUT_MS:
-            why = f"a transaction may take from 1 to {MAX_TIMEOUT_MS} ms"
+        if not 0 < request.transaction_timeout_ms <= self._max_timeout_ms:
+            why = f"a transaction may take from 1 to {self._max_timeout_ms} ms"
             raise RefusedError(KafkaError.INVALID_TRANSACTION_TIMEOUT, why)
         self._check_available(transactional_id)
         if transactional_id not in self.transactions:

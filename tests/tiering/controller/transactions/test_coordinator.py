@@ -281,6 +281,18 @@ def test_a_timeout_out_of_range_is_refused(ours: Coordinated, timeout_ms: int) -
     assert ours.init(timeout_ms=timeout_ms) == error(KafkaError.INVALID_TRANSACTION_TIMEOUT)
 
 
+def test_a_cluster_may_allow_other_timeouts() -> None:
+    coordinator = TransactionCoordinator(lambda: 7, max_timeout_ms=1_200_000)
+
+    def init(timeout_ms: int) -> object:
+        return coordinator.init_producer_id(
+            InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=timeout_ms), now_ms=0
+        )
+
+    assert init(1_200_001) == error(KafkaError.INVALID_TRANSACTION_TIMEOUT)
+    assert isinstance(init(1_200_000), PendingAppend)
+
+
 def test_without_producer_ids_clients_get_the_reason() -> None:
     def none_yet() -> int:
         raise RefusedError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS, "no block yet")
