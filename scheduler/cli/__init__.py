@@ -21,6 +21,7 @@ from resnap.scheduler.cli.failures import INTERRUPTED, OK, OUTPUT_CLOSED, TERMIN
 from resnap.scheduler.cli.interrupts import code_of_interrupt, forget_the_interrupt, handle_interrupts, is_interrupted
 from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.settings.environment import process_environment
+from resnap.storage.errors import UsageError
 from resnap.storage.version import resnap_version
 
 COLLECT_AFTER: Final = (50_000, 10, 100)
@@ -114,6 +115,7 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; no exception escapes, except bugs of Python itself."""
     failures = Failures(sys.stderr)
     try:
+        _check_text(arguments)
         code = get_command(app).main(list(arguments), prog_name="resnap", standalone_mode=False, obj=failures)
     except typer.TyperException as error:
         _settle(failures, arguments)
@@ -137,6 +139,13 @@ def run(arguments: Sequence[str]) -> int:
         with suppress(OSError):  # of a terminal that was closed
             sys.stderr.write("interrupted\n")
     return code if isinstance(code, int) else OK
+
+
+def _check_text(arguments: Sequence[str]) -> None:
+    """Raise UsageError for a path whose bytes are no text: URLs, results and messages could not name it."""
+    for argument in arguments:
+        if argument != argument.encode(errors="replace").decode():  # Python has such bytes as surrogates
+            raise UsageError(f"{argument!a} is not in UTF-8, as the paths of brokers are", hint="rename it")
 
 
 @app.callback(invoke_without_command=True)

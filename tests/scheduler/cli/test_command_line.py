@@ -150,6 +150,13 @@ def test_topics_and_partitions_chosen_in_other_words_are_answered_by_what_is_mea
     assert meant in next(line for line in ran.err.splitlines() if line.startswith("hint: "))
 
 
+@pytest.mark.parametrize("arguments", [("check", "log\udcff"), ("tier", "data", "--to", "file:///store\udcfe")])
+def test_a_path_whose_bytes_are_no_text_is_refused(command: Resnap, arguments: tuple[str, ...]) -> None:
+    ran = command(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert "' is not in UTF-8, as the paths of brokers are" in ran.err
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_of_many_errors_people_see_the_first_of_each_class_and_how_many_more_there_are(*, as_json: bool) -> None:
     said = io.StringIO()
