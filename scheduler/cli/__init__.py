@@ -145,7 +145,7 @@ def _check_text(arguments: Sequence[str]) -> None:
     """Raise UsageError for a path whose bytes are no text: URLs, results and messages could not name it."""
     for argument in arguments:
         if argument != argument.encode(errors="replace").decode():  # Python has such bytes as surrogates
-            raise UsageError(f"{argument!a} is not in UTF-8, as the paths of brokers are", hint="rename it")
+            raise UsageError(f"{argument!a} is not UTF-8, as all paths and names of brokers are", hint="rename it")
 
 
 @app.callback(invoke_without_command=True)

@@ -87,7 +87,7 @@ def asked(
         )
         for number, of_partition in enumerate(states)
     ]
-    client: Any = SimpleNamespace(facts=lambda _: ClusterFacts(cluster_id=None, topics={}), broker_ids=list)
+    client: Any = SimpleNamespace(facts=lambda *_: ClusterFacts(cluster_id=None, topics={}), broker_ids=list)
     cluster = Tiered(cluster_partitions=made, chance=random.Random(1), is_quiet=True, cluster=client)
     monkeypatch.setattr(job, "cluster_of", lambda _: nullcontext(client))
     monkeypatch.setattr(job, "LiveBrokers", lambda **_: cluster)

@@ -266,7 +266,7 @@ def test_new_replicas_lack_deleted_records_where_they_do_not_start_from_remote_s
             partition=0, leader=1, log_start_offset=90, local_start_offset=local_start, remote_end_offset=remote_end
         )
         topic = TopicFacts(name=TOPIC, topic_id=None, settings=settings, partitions={0: partition})
-        told = SimpleNamespace(facts=lambda _, one=topic: ClusterFacts(cluster_id=None, topics={TOPIC: one}))
+        told = SimpleNamespace(facts=lambda *_, one=topic: ClusterFacts(cluster_id=None, topics={TOPIC: one}))
         brokers = LiveBrokers(cluster=cast("Client", told), wants=lambda _: True, warn=lambda _: None)
         name = TopicPartition(TOPIC, 0)
         assert brokers.deleted([name])[name].below == below, (settings, local_start, remote_end)

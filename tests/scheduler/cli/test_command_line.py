@@ -154,7 +154,7 @@ def test_topics_and_partitions_chosen_in_other_words_are_answered_by_what_is_mea
 def test_a_path_whose_bytes_are_no_text_is_refused(command: Resnap, arguments: tuple[str, ...]) -> None:
     ran = command(*arguments)
     assert (ran.code, ran.out) == (2, "")
-    assert "' is not in UTF-8, as the paths of brokers are" in ran.err
+    assert "' is not UTF-8, as all paths and names of brokers are" in ran.err
 
 
 @pytest.mark.parametrize("as_json", [False, True])
