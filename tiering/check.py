@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from resnap.storage.log.log_dir import most_of_a_broker
 from resnap.tiering.broker_releases import facts_of
 from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.inventory import NEVER_TIERED
@@ -113,7 +114,7 @@ class CheckWork:
         """The most log dirs that a broker has, as far as is known."""
         settings = (values.get(LOG_DIRS, "").split(",") for values in self.broker_settings)
         by_settings = (sum(bool(path.strip()) for path in paths) for paths in settings)
-        return max([self.selection.most_log_dirs, *by_settings])
+        return max([most_of_a_broker(self.selection.log_dirs), *by_settings])
 
     @cached_property
     def stored_topics(self) -> Collection[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -72,10 +73,11 @@ def read_status(
         ResnapError: it, or the store, cannot be read.
 
     """
+    warn_once = cache(warn)
 
     def reading() -> _Reading:
         read = _read(survey(), scope, cluster, now_ms, overdue_ms)
-        return read if cluster is None else _with_leaders(read, scope, cluster, warn)
+        return read if cluster is None else _with_leaders(read, scope, cluster, warn_once)
 
     read = reading()
     if store is None:

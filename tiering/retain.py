@@ -131,7 +131,7 @@ def _delete(
 
     def done(deleted: StoredManifest) -> None:
         gone.append(deleted)
-        progress.advance(1, deleted.facts.log_bytes)
+        progress.advance(1, deleted.size_bytes)
 
     name = lease_name(one.cluster_id, one.topic_partition)
     with lease_on(store, name, verb="retain", now_ms=now_ms) as lease:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -206,6 +205,8 @@ class Selection:
     """Segments in stores that lack an object, and are in no partition."""
     log_dirs: tuple[LogDir, ...]
     """Those that can be read, also where nothing in them is in scope."""
+    silent: Mapping[int, str] = field(default_factory=dict)
+    """Leaders in the running cluster that do not answer, and why."""
 
     def starts(self, sources: Sources) -> dict[Place, BrokerStart]:
         """Return what a broker finds wrong with each partition when it starts, by their paths.
@@ -228,12 +229,6 @@ class Selection:
                 sources,
             )
         return starts
-
-    @property
-    def most_log_dirs(self) -> int:
-        """How many log dirs one broker has here, at the most."""
-        different = {(log_dir.broker_id, log_dir.path) for log_dir in self.log_dirs}
-        return max(Counter(broker for broker, _ in different).values(), default=0)
 
     def find(self, topic_partition: TopicPartition) -> SelectedPartition:
         """Return one partition.
@@ -321,6 +316,7 @@ def _select(scope: Scope, sources: Sources, progress: Progress) -> Selection:
         problems=tuple(problems),
         incomplete=tuple(segment for log_dir, _ in opened for segment in log_dir.incomplete),
         log_dirs=tuple(log_dir for log_dir, _ in opened),
+        silent={} if facts is None else facts.silent,
     )
 
 
@@ -427,8 +423,8 @@ def _remote_end(known: Callable[[], KnownSegments], partition: PartitionDir, sou
     return None
 
 
-def warn_unmatched(scope: Scope, selection: Selection, warn: Callable[[str], None]) -> None:
-    """Warn of the topics and partitions that were asked for by name, and that the selection has nothing of."""
+def warn_of_gaps(scope: Scope, selection: Selection, warn: Callable[[str], None]) -> None:
+    """Warn of names that the selection has nothing of, and of leaders of its partitions that do not answer."""
     found = {selected.topic_partition for selected in selection.partitions}
     found |= {problem.topic_partition for problem in selection.problems if problem.topic_partition is not None}
     globs, partitions = scope.unmatched(found)
@@ -437,6 +433,10 @@ def warn_unmatched(scope: Scope, selection: Selection, warn: Callable[[str], Non
         warn(f"no topic in {where} matches {scope.topic_flag} {glob}")
     for partition in partitions:
         warn(f"no partition {partition} in {where}")
+    leaders = {selected.live_facts.leader for selected in selection.partitions if selected.live_facts is not None}
+    for leader, why in selection.silent.items():
+        if leader in leaders:
+            warn(f"of partitions that broker {leader} leads the files here alone count: {why}")
 
 
 def high_watermark_of(scope: Scope, selection: Selection, sources: Sources, warn: Callable[[str], None]) -> int | None:

@@ -32,7 +32,7 @@ from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
 from resnap.tiering.judging.refusal import Reason, refusal_of, stop_for
 from resnap.tiering.planner import TierOrder
-from resnap.tiering.selection import high_watermark_of, warn_unmatched, with_progress
+from resnap.tiering.selection import high_watermark_of, warn_of_gaps, with_progress
 from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.shipping.notes import by_cluster, by_metadata, keep_topic, topic_key
 from resnap.tiering.shipping.remainder import remainder
@@ -183,7 +183,7 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
     """
     sources = work.planner.engine.reading.sources
     selection = work.planner.select(scope, saved)
-    warn_unmatched(scope, selection, work.warn)
+    warn_of_gaps(scope, selection, work.warn)
     high_watermark = high_watermark_of(scope, selection, sources, work.warn)
     destination_url(work.store.url, selection)
     # Partitions come topic by topic: what the store holds of a topic is not kept when the next one is listed.

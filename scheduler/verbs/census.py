@@ -27,7 +27,7 @@ from resnap.storage.errors import UsageError
 from resnap.storage.words import exact_duration, human_bytes, human_count, instant, second, some
 from resnap.tiering.census import CountedPartition, ProducerCounter
 from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_edges, makes_an_id_per_message
-from resnap.tiering.selection import warn_unmatched
+from resnap.tiering.selection import warn_of_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -83,7 +83,7 @@ def run(request: CensusRequest, context: Context) -> Results[Reported[CountedPar
         principals=principals,
     )
     selection = planner.select(request.scope)
-    warn_unmatched(request.scope, selection, context.warn)
+    warn_of_gaps(request.scope, selection, context.warn)
 
     def count_all(report: Callable[[Reported[CountedPartition] | Unread], None]) -> None:
         for problem in unread(selection):

@@ -52,7 +52,7 @@ from resnap.tiering.cluster.broker_settings import describe_brokers
 from resnap.tiering.judging.lost_producer_state import state_of_replica
 from resnap.tiering.judging.readiness import Verdict, day_of
 from resnap.tiering.judging.refusal import ASKED, Reason, UnblockedBy
-from resnap.tiering.selection import high_watermark_of, joined_once, select, warn_unmatched
+from resnap.tiering.selection import high_watermark_of, joined_once, select, warn_of_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -160,7 +160,7 @@ def _begin(scope: Scope, context: Context, silent: ClusterError | None = None) -
         ids = {selected.log_dir.broker_id for selected in selection.partitions}
         brokers = [] if cluster is None else describe_brokers(cluster, ASKED)
         brokers = [broker for broker in brokers if broker.broker_id in ids or ids == {None}]
-    warn_unmatched(scope, selection, context.warn)
+    warn_of_gaps(scope, selection, context.warn)
     if any(selected.log_dir.is_shipped for selected in selection.partitions):
         store = next(source for source in scope.sources if is_store_url(source))
         hint = f"give a broker's log dir; `resnap verify {shlex.quote(store)}` reads back what was tiered"
@@ -365,7 +365,7 @@ def _before_move(scope: Scope, context: Context) -> Iterator[Result]:
     """
     sources, settings = reading_of(context.settings).sources, context.settings
     selection = select(scope, sources)
-    warn_unmatched(scope, selection, context.warn)
+    warn_of_gaps(scope, selection, context.warn)
     yield from unread(selection)
     for selected in selection.partitions:
         partition = selected.inventory.partition

@@ -17,7 +17,7 @@ from resnap.tiering.judging.broker_blockers import lost_records
 from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import can_be_tiered
 from resnap.tiering.planner import Planned, cost_of
-from resnap.tiering.selection import warn_unmatched
+from resnap.tiering.selection import warn_of_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -64,7 +64,7 @@ def note_selection(scope: Scope, selection: Selection, context: Context, saved: 
     That is: names that match nothing, how many partitions are compacted, which replicas look as if they lost state.
     Of a ``saved`` plan it is said of its partitions alone.
     """
-    warn_unmatched(scope, selection, context.warn)
+    warn_of_gaps(scope, selection, context.warn)
     partitions = [one for one in selection.partitions if saved is None or one.topic_partition in saved.boundaries]
     compacted = sum(not can_be_tiered(selected.inventory) for selected in partitions)
     if compacted:

@@ -35,6 +35,7 @@ from resnap.scheduler.output.answer import KnownFaultRow
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
 from resnap.storage.errors import CancelledError, ResnapError
+from resnap.storage.log.log_dir import most_of_a_broker
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import human_count, some
@@ -51,7 +52,7 @@ from resnap.tiering.selection import (
     high_watermark_of,
     joined_once,
     select,
-    warn_unmatched,
+    warn_of_gaps,
     with_progress,
 )
 
@@ -106,8 +107,8 @@ def run(request: ScanRequest, context: Context) -> Iterator[Reported[PartitionSc
         faults = partial(to_know, log_dirs=len(request.scope.sources))
         return _scanned_separately(request.scope, planner, context, faults)
     selection = select(request.scope, sources)
-    warn_unmatched(request.scope, selection, context.warn)
-    faults = partial(to_know, log_dirs=selection.most_log_dirs)
+    warn_of_gaps(request.scope, selection, context.warn)
+    faults = partial(to_know, log_dirs=most_of_a_broker(selection.log_dirs))
     high_watermark = high_watermark_of(request.scope, selection, sources, context.warn)
     return _scanned_with_progress(selection, high_watermark, planner, faults, context)
 

@@ -12,6 +12,7 @@ Source: ``LogManager.loadLogs``.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -42,7 +43,7 @@ from resnap.storage.log.partition_dir import (
 from resnap.storage.log.properties import read_meta_properties
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from resnap.storage.log.names import PartitionDirName, TopicPartition
 
@@ -370,3 +371,9 @@ def log_dir_around(path: Path) -> Path | None:
     with legible(path):
         resolved = Path(os.path.realpath(path))
     return next((above for above in (resolved, *resolved.parents) if is_there(above / META_PROPERTIES)), None)
+
+
+def most_of_a_broker(log_dirs: Iterable[LogDir]) -> int:
+    """Return how many of ``log_dirs`` are of one broker, at the most."""
+    different = {(log_dir.broker_id, log_dir.path) for log_dir in log_dirs}
+    return max(Counter(broker for broker, _ in different).values(), default=0)

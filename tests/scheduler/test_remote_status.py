@@ -4,6 +4,7 @@ import shutil
 from base64 import b64decode
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+from unittest.mock import create_autospec
 from uuid import UUID
 
 import pytest
@@ -18,8 +19,12 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.storage.words import instant
-from resnap.tiering.remote_log.records import SegmentState
+from resnap.tiering.cluster.client import Cluster
+from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts
+from resnap.tiering.remote_log.comparison import FindingKind
+from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState, encode_record
 from resnap.tiering.remote_status import read_status
+from resnap.tiering.selection import Scope
 from tests.tiering.remote_log.written_records import (
     PARTITION,
     append_records,
@@ -145,6 +150,23 @@ def test_what_brokers_copy_and_delete_during_the_reading_is_not_a_problem(tmp_pa
     assert (one.cache.start_offset, one.cache.end_offset, status.comparison.findings) == (10, 30, [])
     assert one.cache.copying is not None
     assert one.cache.copying.start_offset == 30
+
+
+def test_what_is_not_known_is_said_once_though_the_topic_is_read_twice(tmp_path: Path) -> None:
+    topic = TopicFacts(
+        name=METADATA_TOPIC, topic_id=None, settings={}, partitions={0: PartitionFacts(partition=0, leader=1)}
+    )
+    cluster, said = create_autospec(Cluster, instance=True), list[str]()
+    cluster.facts.return_value = ClusterFacts(cluster_id=None, topics={topic.name: topic}, silent={2: "no route"})
+    cluster.read.side_effect = lambda *_: enumerate(map(encode_record, OLD))
+    cluster.timestamps.return_value = cluster.first_since.return_value = {}
+    nothing = LocalObjectStore(tmp_path)
+    status = read_status(list, Scope(sources=()), nothing, cluster, now_ms=0, overdue_ms=1, warn=said.append)
+    assert (cluster.read.call_count, {finding.kind for finding in status.comparison.findings}) == (
+        2,
+        {FindingKind.MISSING_OBJECTS},
+    )
+    assert said == ["whether segments that broker 2 leads wait to be copied is not known: no route"]
 
 
 OBJECTS: Final = {"log": 678, "indexes": 76, "rsm-manifest": 687}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from itertools import pairwise
@@ -83,6 +84,8 @@ def test_what_a_dry_run_shows_is_what_goes_with_all_its_objects_and_nothing_else
     before = files_of(store)
     ran = command(*flags, "--delete")
     assert (ran.code, ran.document["partitions"]) == (0, shown)
+    progress = json.loads(ran.err.splitlines()[-1])["progress"]
+    assert progress["bytes"] == progress["bytesTotal"] == sum(row["bytes"] for row in shown)
     kept = {key: body for key, body in before.items() if not any(key.startswith(stem) for stem in gone)}
     left = {key: body for key, body in files_of(store).items() if not key.startswith(".resnap/retained/")}
     assert left == kept | {f"{stem}manifest": TOMBSTONE for stem in gone}

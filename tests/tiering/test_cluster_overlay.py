@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -8,9 +9,10 @@ import pytest
 from resnap.storage.errors import UsageError
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.tiering.cluster.facts import ClusterFacts, PartitionFacts, TopicFacts, with_facts
+from resnap.tiering.selection import Scope, select, warn_of_gaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from resnap.storage.log.log_dir import LogDir
     from tests.fixture_sets import FixtureSet
@@ -66,6 +68,29 @@ def test_a_topic_that_the_user_may_not_describe_is_a_problem_and_no_partition(lo
         assert [str(one.topic_partition) for one in found.problems] == ["payments-0", "payments-1"]
         assert "TOPIC_AUTHORIZATION_FAILED" in str(found.problems[0].error)
         assert "DescribeConfigs" in str(found.problems[0].error.hint)
+
+
+class Asked:
+    """A running cluster that has said what it is asked."""
+
+    def __init__(self, known: ClusterFacts) -> None:
+        self.known = known
+
+    def facts(self, _wants: Callable[[str], bool]) -> ClusterFacts:
+        return self.known
+
+
+def test_a_leader_that_does_not_answer_is_named_if_it_leads_what_is_in_scope(log_dir: LogDir) -> None:
+    known = replace(facts(log_dir), silent={77: "no route to kafka-77:9092", 78: "no route to kafka-78:9092"})
+
+    @contextmanager
+    def connect() -> Iterator[Any]:
+        yield Asked(known)
+
+    said: list[str] = []
+    scope = Scope(sources=(str(log_dir.path),), topics=("payments",), connect=connect)
+    warn_of_gaps(scope, select(scope), said.append)
+    assert said == ["of partitions that broker 77 leads the files here alone count: no route to kafka-77:9092"]
 
 
 def test_another_cluster_is_refused(log_dir: LogDir) -> None:
