@@ -11,6 +11,7 @@ import pytest
 
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.settings import Settings
+from resnap.storage.errors import ClusterError
 from resnap.storage.layouts.local_tiered import object_key
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.names import TopicPartition
@@ -152,20 +153,22 @@ def test_what_brokers_copy_and_delete_during_the_reading_is_not_a_problem(tmp_pa
     assert one.cache.copying.start_offset == 30
 
 
-def test_what_is_not_known_is_said_once_though_the_topic_is_read_twice(tmp_path: Path) -> None:
-    topic = TopicFacts(
-        name=METADATA_TOPIC, topic_id=None, settings={}, partitions={0: PartitionFacts(partition=0, leader=1)}
+def test_a_leader_that_does_not_answer_is_named_once_and_not_asked_again(tmp_path: Path) -> None:
+    leads, silent = PartitionFacts(partition=0, leader=1), PartitionFacts(partition=0, leader=2)
+    tiered = TopicFacts(
+        name=PARTITION.name, topic_id=PARTITION.id, settings={"remote.storage.enable": "true"}, partitions={0: silent}
     )
+    metadata = TopicFacts(name=METADATA_TOPIC, topic_id=None, settings={}, partitions={0: leads})
+    topics = {topic.name: topic for topic in (tiered, metadata)}
     cluster, said = create_autospec(Cluster, instance=True), list[str]()
-    cluster.facts.return_value = ClusterFacts(cluster_id=None, topics={topic.name: topic}, silent={2: "no route"})
+    cluster.facts.return_value = ClusterFacts(cluster_id=None, topics=topics, silent={2: "no route"})
     cluster.read.side_effect = lambda *_: enumerate(map(encode_record, OLD))
+    cluster.ask.side_effect = ClusterError("no route")
     cluster.timestamps.return_value = cluster.first_since.return_value = {}
     nothing = LocalObjectStore(tmp_path)
     status = read_status(list, Scope(sources=()), nothing, cluster, now_ms=0, overdue_ms=1, warn=said.append)
-    assert (cluster.read.call_count, {finding.kind for finding in status.comparison.findings}) == (
-        2,
-        {FindingKind.MISSING_OBJECTS},
-    )
+    assert {finding.kind for finding in status.comparison.findings} == {FindingKind.MISSING_OBJECTS}
+    assert (cluster.read.call_count, cluster.ask.call_count) == (2, 0)
     assert said == ["whether segments that broker 2 leads wait to be copied is not known: no route"]
 
 

@@ -152,7 +152,7 @@ def _tails(
     led: dict[int, dict[TopicPartition, tuple[TopicFacts, PartitionFacts]]] = defaultdict(dict)
     for topic in topics:
         for number, facts in topic.partitions.items():
-            if facts.leader is not None:
+            if facts.leader is not None and facts.high_watermark is not None:  # else it does not answer
                 led[facts.leader][TopicPartition(topic.name, number)] = topic, facts
     for leader, partitions in led.items():
         try:
@@ -163,8 +163,8 @@ def _tails(
         for name, (topic, facts) in partitions.items():
             cache = caches.get(name)
             start = max(facts.log_start_offset or 0, 0 if cache is None else cache.end_offset or 0)
-            end = facts.high_watermark
-            if end is None or end <= start:
+            end = facts.high_watermark or 0
+            if end <= start:
                 continue
             local = facts.local_start_offset or 0
             copied = sum(one.size_bytes for one in (cache.readable if cache else ()) if one.start_offset >= local)
