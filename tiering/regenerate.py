@@ -1,6 +1,7 @@
 """Rebuilds producer snapshots as files, ``<topic>-<partition>/<offset, 20 digits>.snapshot``.
 
-It also writes the fingerprint of the log, so that ``install`` can check that the log is unchanged.
+What is read is planned before (``Planner.plan``), and ``sink_of`` says where the files go. The replay writes them; then
+come transaction indexes, and last the fingerprint of the log, by which ``install`` checks that the log is unchanged.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def regenerate(
             for found in result.boundaries
             if found.comparison is not None
         }
-        area.leave(partition, made, unchanged, prints.of, indexes, compared=compared)
+        area.put_fingerprint(partition, made, unchanged, prints.of, indexes, compared=compared)
         if planner.run_cache is not None and one.cached is not None:
             planner.run_cache.keep(one.cached, result)
         report(RegeneratedPartition(replayed, len(indexes)))

@@ -65,8 +65,8 @@ _JOIN_REMOTE: Final = (
 )
 
 
-class Left(NamedTuple):
-    """What was found, and what of it is left to ship; reported before anything is written."""
+class LeftToShip(NamedTuple):
+    """What was found, and what of it is left to ship; reported before any segment is written."""
 
     selection: Selection
     orders: list[TierOrder]
@@ -89,7 +89,7 @@ class TierEnd(NamedTuple):
     """Whether nothing failed, and something was in the store before."""
 
 
-TierRow: TypeAlias = Left | TieredPartition | TierOrder | TierEnd | VerificationError
+TierRow: TypeAlias = LeftToShip | TieredPartition | TierOrder | TierEnd | VerificationError
 """What is reported. An order was not begun, since the store had failed; an error is of what an earlier run shipped."""
 
 
@@ -120,12 +120,12 @@ def tier(scope: Scope, work: TierWork, report: Callable[[TierRow], None], *, sav
         ResnapError: the replay failed.
 
     """
-    # Select, and keep what may be shipped by its place in the log, and is not in the store.
+    # Select, and look for what may be shipped by its place in the log, and is not in the store.
     with work.progress("look", "plan") as (looking, planning):
         left = left_to_ship(scope, work, saved, looking)
         # Plan: which segments must be read for the state at the boundaries where snapshots may be lacking.
         plans = plans_of(work, left.orders, planning)
-    _keep_topics(work, left.orders, scope)
+    _note_topics(work, left.orders, scope)
     report(left)
     waiting = {order.topic_partition: order for order in left.orders}
     failures: list[ResnapError] = []
@@ -172,7 +172,7 @@ def _until_failure(replays: Iterator[Replayed], failures: Sequence[ResnapError])
         yield replayed
 
 
-def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress: Progress) -> Left:
+def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress: Progress) -> LeftToShip:
     """Return what is left to ship, of the partitions in ``saved`` if it is given.
 
     Raises:
@@ -197,7 +197,7 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
         while shipped.damaged:
             error = shipped.damaged.pop(0)
             work.warn(f"{error}; {error.hint}")
-    return Left(selection, orders)
+    return LeftToShip(selection, orders)
 
 
 def plans_of(work: TierWork, orders: Iterable[TierOrder], progress: Progress) -> list[Planned]:
@@ -270,7 +270,7 @@ def _provenance(selected: SelectedPartition) -> Provenance:
     )
 
 
-def _keep_topics(work: TierWork, orders: Iterable[TierOrder], scope: Scope) -> None:
+def _note_topics(work: TierWork, orders: Iterable[TierOrder], scope: Scope) -> None:
     """Write the settings of the topics to ship beside their segments, as the cluster or its metadata log has them.
 
     Topics without an id, or of which neither says anything, are skipped.

@@ -3,8 +3,9 @@
 A job is a module of ``scheduler/verbs/`` that declares a ``Verb``, with
 
 - a ``Request``: what is asked for beside the settings;
-- ``run(request, context)``: returns an iterator over a ``Result`` for each part of the work, as soon as that is done;
-  what can be found wrong before any of it has begun is raised by the call itself;
+- ``run(request, context)``: returns an iterator over a ``Result`` for each part of the work, as soon as that is done,
+  or a function that does the work and calls its listener with each; what can be found wrong before any of it has begun
+  is raised by the call itself;
 - a ``View``: how results are shown, as rows for programs and as a table for people.
 
 What is wrong with one part goes into its result, and the run goes on. What ``run`` raises ends the run. The callers
@@ -392,7 +393,7 @@ class Verb:
         return {name: one for name, one in self.arguments.items() if one.flag is not None and name not in names}
 
     def begin(self, context: Context, **asked: Any) -> tuple[Results[Any], View[Any]]:  # noqa: ANN401 - of the request
-        """Return the results of a run, which begins with the first of them, and their view.
+        """Return the results of a run, which begins when they are asked for, or called, and their view.
 
         Raises:
             ResnapError: what is asked for is found wrong before any of the work.

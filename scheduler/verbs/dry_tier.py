@@ -10,7 +10,7 @@ from resnap.scheduler.job.reports import MOST_ROWS
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView
 from resnap.storage.words import agreeing, human_bytes, human_count, some
 from resnap.tiering.shipping.requests import requests_of
-from resnap.tiering.tier import Left
+from resnap.tiering.tier import LeftToShip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -56,7 +56,7 @@ class DryTierView(DryRunView):
 
     def row(self, result: Any) -> Row | None:  # noqa: ANN401 - also those of tier
         """Return the row of a planned partition, and count what is left to ship."""
-        if isinstance(result, Reported) and isinstance(result.what, Left):
+        if isinstance(result, Reported) and isinstance(result.what, LeftToShip):
             self._orders = result.what.orders
             for order in self._orders:
                 sizes = [segment.size_bytes for segment in order.left.candidates.segments]

@@ -133,9 +133,7 @@ def run(request: RestoreRequest, context: Context) -> Results[Result]:
     """Return what restores every partition in scope that can be, and reports each.
 
     Raises:
-        LogDirInUseError: a broker runs on the log dir.
-        UsageError, LogDirError: the log dir is not as it should be; nothing was changed.
-        StoreError: the store cannot be listed.
+        UsageError: the arguments do not say what is to be restored where; what is returned raises as ``restore`` does.
 
     """
     settings = context.settings

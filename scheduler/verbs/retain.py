@@ -56,8 +56,8 @@ def run(request: RetainRequest, context: Context) -> Results[Reported[PartitionR
     """Return what applies the limits to each partition.
 
     Raises:
-        UsageError: nothing was shipped there, or it is for brokers to delete.
-        StoreError: the store failed before anything was deleted.
+        UsageError: there is no limit, or the URL is of no store; what is returned raises as ``retain`` does.
+        StoreError: the store failed.
 
     """
     limits = _limits(request.retention, request.retention_bytes)

@@ -60,7 +60,7 @@ from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, Reason
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import with_progress
-from resnap.tiering.tier import Left, TieredPartition, TierEnd, TierWork, left_to_ship, plans_of, tier
+from resnap.tiering.tier import LeftToShip, TieredPartition, TierEnd, TierWork, left_to_ship, plans_of, tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -126,7 +126,7 @@ def run(request: TierRequest, context: Context) -> Results[Result]:
 def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Result]:
     """Yield the results for one report of the work, and notify the observer."""
     match row:
-        case Left():
+        case LeftToShip():
             is_any = any(order.left.candidates.segments for order in row.orders)
             yield from _beginning(row, row.selection.starts(sources) if is_any else {}, context)
         case TierOrder():
@@ -140,7 +140,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
             yield Result(findings=(row,))
 
 
-def _beginning(left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[Result]:
+def _beginning(left: LeftToShip, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[Result]:
     """Yield what is left to ship, what prevents a broker's start, and which sources or manifests cannot be read."""
     yield Reported(what=left)
     ended_by = dict.fromkeys(start.ended_by for start in starts.values() if start.ended_by is not None)
@@ -152,7 +152,7 @@ def _beginning(left: Left, starts: Mapping[Place, BrokerStart], context: Context
         yield Result(topic_partition=order.topic_partition, faults=failures, partly_done=True)
 
 
-def _stops(planner: Planner, left: Left, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[str]:
+def _stops(planner: Planner, left: LeftToShip, starts: Mapping[Place, BrokerStart], context: Context) -> Iterator[str]:
     """Yield what would keep segments from being shipped, as ``scan`` and ``check`` judge it, once for each reason.
 
     That is without what is said before, and without what is an error.
@@ -309,7 +309,7 @@ class TierView(View[Result]):
         match result:
             case Unread():
                 return result.row
-            case Reported(what=Left(orders=orders)):
+            case Reported(what=LeftToShip(orders=orders)):
                 self._select(orders)
             case Reported(what=TierOrder()):
                 return {"reason": "the store failed before its turn"}

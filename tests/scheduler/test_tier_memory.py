@@ -33,7 +33,7 @@ from resnap.tiering.run_cache.results import CachedBoundary, CachedResults, mark
 from resnap.tiering.run_cache.run_cache import CacheFiles, RunCache
 from resnap.tiering.selection import Scope
 from resnap.tiering.shipping.shipment import PartitionShipment, Shipped
-from resnap.tiering.tier import Left, TieredPartition, TierWork, left_to_ship
+from resnap.tiering.tier import LeftToShip, TieredPartition, TierWork, left_to_ship
 from tests.logs.log_writer import write_log_dir_files
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def test_what_is_left_to_ship_holds_less_than_250_bytes_of_a_segment(log_dir: Pa
     planner = Planner(ReplayRules(as_of=AsOf(now_ms=2_000_000_000_000)), Engine())
     work = TierWork(planner=planner, store=MemoryObjectStore(str(tmp_path)), now_ms=lambda: 2_000_000_000_000)
 
-    def left() -> Left:
+    def left() -> LeftToShip:
         found = left_to_ship(Scope(sources=(str(log_dir),)), work, None, Progress())
         assert [len(order.segments) for order in found.orders] == [SEGMENTS]
         _cached_values.cache_clear()  # of the last partitions only
@@ -106,7 +106,7 @@ def test_with_results_of_earlier_runs_it_holds_less_than_350_bytes_of_a_segment(
     assert len(known.marks) == len(known.boundaries) == SEGMENTS
     CacheFiles(state_dir).save(partition, known, before=CachedResults())
 
-    def left(cache: RunCache) -> Left:
+    def left(cache: RunCache) -> LeftToShip:
         work = TierWork(
             planner=Planner(rules, Engine(), run_cache=cache),
             store=MemoryObjectStore(str(tmp_path)),

@@ -289,7 +289,7 @@ class StagingArea:
         with in_file(f"{self.url}/{key}"):
             return read_fingerprint(text)
 
-    def leave(
+    def put_fingerprint(
         self,
         partition: PartitionDir,
         made: Iterable[StagedPrint],
