@@ -164,7 +164,7 @@ def restore(order: RestoreOrder, work: RestoreWork, report: Callable[[RestoreRep
         # Rebuild stored snapshots that are wrong, and judge what can be restored, and which log dir gets it.
         instead = {} if work.replacing is None else stack.enter_context(work.replacing(order.scope))
         found = run.judge(selected, instead)
-        to_do = list(run.targets_of(found, targets))
+        to_do = run.place(found, targets)
         beginning = None if bootstrap is None else run.beginning(bootstrap, targets, found)
         report(RestoreNotice(tuple(run.faults), tuple(run.warnings(selected, found, to_do, targets))))
         # Copy each partition under another name, compare it with its manifests, and give it its own.
@@ -264,10 +264,9 @@ class _Run:
                 found.append(one)
         return found
 
-    def targets_of(
-        self, found: Sequence[Restoration], targets: Sequence[Target]
-    ) -> Iterator[tuple[Restoration, Target]]:
-        """Yield what comes into which log dir, by partition; keep why others do not."""
+    def place(self, found: Sequence[Restoration], targets: Sequence[Target]) -> list[tuple[Restoration, Target]]:
+        """Return what comes into which log dir, by partition, and keep why others do not."""
+        placed = []
         sizes = [(restoration.topic_partition, restoration.size_bytes) for restoration in found]
         dirs = [(target.path, target.there.broker_id) for target in targets]
         into = place_partitions(sizes, dirs, self.order.assignment)
@@ -279,9 +278,10 @@ class _Run:
                     self.faults.append(error)
                     self.lost.add(restoration.topic_partition.topic)
                 else:
-                    yield restoration, target
+                    placed.append((restoration, target))
             if restoration.passed_over:
                 self.faults.append(passed_over(restoration))
+        return placed
 
     def beginning(self, bootstrap: Bootstrap, targets: Sequence[Target], found: Sequence[Restoration]) -> Beginning:
         """Return what a new cluster is made of; raises UsageError where a partition of it would have no replica."""

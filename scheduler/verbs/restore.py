@@ -11,7 +11,7 @@ import typer
 from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, TOPIC, WRITE
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb
+from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import SummedView, identity
 from resnap.scheduler.job.wiring import cluster_of, sources_of
@@ -165,7 +165,7 @@ def run(request: RestoreRequest, context: Context) -> Results[Result]:
 def _result(row: RestoreReport, *, dry_run: bool) -> Result:
     match row:
         case RestoreNotice():
-            return Unread(faults=row.faults, warnings=row.warnings)
+            return Result(faults=row.faults, warnings=row.warnings)
         case RestoredPartition():
             is_done = row.outcome is Restored.RESTORED
         case NewCluster():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from resnap.scheduler.cli.flags import S3, TOPIC
-from resnap.scheduler.job.contract import Reported, Request, Unread, Verb
+from resnap.scheduler.job.contract import Reported, Request, Result, Verb
 from resnap.scheduler.job.reports import Identity, SummedView
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column, or_dash
@@ -52,7 +52,7 @@ class RetainRequest(Request):
     delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False
 
 
-def run(request: RetainRequest, context: Context) -> Results[Reported[PartitionRetention] | Unread]:
+def run(request: RetainRequest, context: Context) -> Results[Result]:
     """Return what applies the limits to each partition.
 
     Raises:
@@ -63,13 +63,13 @@ def run(request: RetainRequest, context: Context) -> Results[Reported[PartitionR
     limits = _limits(request.retention, request.retention_bytes)
     part = tiered_part(request.url, Sources(s3=context.settings.s3()))
 
-    def retain_all(report: Callable[[Reported[PartitionRetention] | Unread], None]) -> None:
+    def retain_all(report: Callable[[Result], None]) -> None:
         def heard(partition: PartitionRetention) -> None:
             report(Reported(what=partition, partly_done=request.delete and bool(partition.beyond)))
 
         with context.progress("retain") if request.delete else nullcontext([None]) as (deleting,):
             faults = retain(part, request.scope, limits, context.clock.now_ms(), heard, deleting=deleting)
-        report(Unread(faults=tuple(faults)))
+        report(Result(faults=tuple(faults)))
 
     return retain_all
 
@@ -86,7 +86,7 @@ class RetainedRow(Identity):
     manifests: Annotated[list[str], lambda retention: [shipped.key for shipped in retention.beyond]]
 
 
-class RetainView(SummedView["Reported[PartitionRetention] | Unread"]):
+class RetainView(SummedView[Result]):
     """A row per partition."""
 
     kind = "partition"
@@ -97,9 +97,9 @@ class RetainView(SummedView["Reported[PartitionRetention] | Unread"]):
         self._url = shlex.quote(url)
         self._totals = {"dryRun": dry_run, "deleted": 0, "kept": 0, "bytes": 0}
 
-    def row(self, result: Reported[PartitionRetention] | Unread) -> Row | None:
+    def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
-        if isinstance(result, Unread):
+        if not isinstance(result, Reported):
             return None
         row = row_of(RetainedRow, result.what)
         for key in ("deleted", "kept", "bytes"):
