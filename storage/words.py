@@ -48,6 +48,11 @@ def agreeing(count: int, one: str = "is", many: str = "are") -> str:
     return one if count == 1 else many
 
 
+def is_utf8(path: str) -> bool:
+    """Return whether the bytes of a path are UTF-8; Python has others as surrogates."""
+    return path.encode(errors="replace").decode() == path
+
+
 def first_of(texts: Sequence[object], most: int = 3) -> str:
     """Return the first ``most`` of ``texts``, and how many more there are."""
     more = f" and {human_count(len(texts) - most)} more" if len(texts) > most else ""

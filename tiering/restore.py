@@ -157,7 +157,8 @@ def restore(order: RestoreOrder, work: RestoreWork, report: Callable[[RestoreRep
             stack.enter_context(_new_directory(log_dir, dry_run=order.dry_run)) if log_dir in made else log_dir
             for log_dir in order.log_dirs
         ]
-        run = _Run(order, work, tuple(log_dir.absolute() for log_dir in there))
+        named = (log_dir.absolute() for log_dir in order.log_dirs)
+        run = _Run(order, work, dict(zip((log_dir.absolute() for log_dir in there), named, strict=True)))
         run.hold(stack)
         targets = [Target.at(path, new_cluster=order.is_of_new_cluster) for path in run.log_dirs]
         bootstrap = None if order.new_cluster is None else read_bootstrap(order.new_cluster)
@@ -173,7 +174,7 @@ def restore(order: RestoreOrder, work: RestoreWork, report: Callable[[RestoreRep
         if beginning is not None:
             report(begin_cluster(beginning, found, run.lost, highest, work.sources))
             return
-        above = low_producer_ids(max(highest.values(), default=-1), run.log_dirs, order.connect)
+        above = low_producer_ids(max(highest.values(), default=-1), [*run.log_dirs], order.connect)
         report(RestoreNotice(warnings=tuple(above)))
 
 
@@ -232,8 +233,8 @@ class _Run:
 
     order: RestoreOrder
     work: RestoreWork
-    log_dirs: tuple[Path, ...]
-    """Those of the order; a dry run has empty ones elsewhere for those that it would make."""
+    log_dirs: Mapping[Path, Path]
+    """Those of the order, by where they are: a dry run has empty ones elsewhere for those that it would make."""
     faults: list[ResnapError] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
     """Topics of which something cannot be restored, or was not."""
@@ -365,7 +366,7 @@ class _Run:
             return RestoreNotice(faults=(error,))
         if not dry_run and outcome is not Restored.RESTORED:
             advance(one.segments, one.size_bytes)
-        log_dir = self.order.log_dirs[self.log_dirs.index(restorer.log_dir)].absolute()
+        log_dir = self.log_dirs[restorer.log_dir]
         if outcome is Restored.OCCUPIED:
             what = f"{restorer.log_dir / str(one.topic_partition)} is there already, and holds another log or topic id"
             hint = "move it out of the log dir, or exclude the topic (--exclude-topic)"

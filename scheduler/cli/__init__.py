@@ -23,6 +23,7 @@ from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.settings.environment import process_environment
 from resnap.storage.errors import UsageError
 from resnap.storage.version import resnap_version
+from resnap.storage.words import is_utf8
 
 COLLECT_AFTER: Final = (50_000, 10, 100)
 """When Python looks for cycles. Neither what a command imports nor the many small values of a plan are in one; going
@@ -144,7 +145,7 @@ def run(arguments: Sequence[str]) -> int:
 def _check_text(arguments: Sequence[str]) -> None:
     """Raise UsageError for a path whose bytes are no text: URLs, results and messages could not name it."""
     for argument in arguments:
-        if argument != argument.encode(errors="replace").decode():  # Python has such bytes as surrogates
+        if not is_utf8(argument):
             raise UsageError(f"{argument!a} is not UTF-8, as all paths and names of brokers are", hint="rename it")
 
 

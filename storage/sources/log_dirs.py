@@ -30,7 +30,7 @@ from resnap.storage.sources.files import cut_locator
 from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED, TIERED, layout_in
 from resnap.storage.stores.urls import is_store_url, local_path, without_slash
 from resnap.storage.threads import each
-from resnap.storage.words import first_of, some
+from resnap.storage.words import first_of, is_utf8, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,6 +68,10 @@ def open_source(
 
     """
     if not is_store_url(source):
+        whole = str(Path(source).absolute())
+        if not is_utf8(whole):  # given by a variable, or by where the command is run
+            hint = "rename the directory: results and URLs could not name it"
+            raise UsageError(f"{whole!a} is not UTF-8, as all paths of brokers are", hint=hint)
         return open_log_dir_or_partition(Path(source), topics=topics)
     url = without_slash(source)
     path = local_path(url)

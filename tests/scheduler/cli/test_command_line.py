@@ -157,6 +157,14 @@ def test_a_path_whose_bytes_are_no_text_is_refused(command: Resnap, arguments: t
     assert "' is not UTF-8, as all paths and names of brokers are" in ran.err
 
 
+def test_a_log_dir_of_a_variable_whose_bytes_are_no_text_is_refused(command: Resnap, tmp_path: Path) -> None:
+    log_dir = tmp_path / "log\udcff"
+    (log_dir / "t-0").mkdir(parents=True)
+    ran = command("plan", RESNAP_LOG_DIRS=str(log_dir))
+    assert (ran.code, ran.out) == (2, "")
+    assert "log\\udcff' is not UTF-8, as all paths of brokers are" in ran.err
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 def test_of_many_errors_people_see_the_first_of_each_class_and_how_many_more_there_are(*, as_json: bool) -> None:
     said = io.StringIO()
