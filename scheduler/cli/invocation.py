@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from resnap.scheduler.cli.failures import OK
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from resnap.replay.watching import Progress
     from resnap.scheduler.cli.failures import Failures
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.contract import Results, View
+    from resnap.scheduler.job.contract import Report, View
     from resnap.scheduler.output.rendering import Output, Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.engine import Engine
@@ -63,7 +62,7 @@ class Invocation:
 
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 
-    def show(self, results: Results[R], view: View[R]) -> int:
+    def show(self, work: Callable[[Report], None], view: View[R]) -> int:
         """Print the results of a job as they come, then the faults; return the exit code of view or findings.
 
         The view sees the first result before anything is printed, so a job that cannot begin prints nothing. An error
@@ -72,17 +71,11 @@ class Invocation:
         faults: list[ResnapError] = []
         findings: list[ResnapError] = []
         try:
-            if self.output.form == "dump-log" and not callable(results):
-                left = (self._take(result, view, faults, findings) for result in results)
-                first = next(left, [])  # before its head is printed
-                self.output.dump(view.dump(chain(first, chain.from_iterable(left))))
+            if self.output.form == "dump-log":
+                work(lambda result: self.output.dump(view.dump(result)))
             else:
                 with self._printing(view, lambda result: self._take(result, view, faults, findings)) as listen:
-                    if callable(results):
-                        results(listen)
-                    else:
-                        for result in results:
-                            listen(result)
+                    work(listen)
         except ResnapError as error:
             faults.append(error)
         self.failures.report_all(faults)
@@ -107,7 +100,7 @@ class Invocation:
             yield listen
             put = put or self._begin(view)
         except (KeyboardInterrupt, Exception):
-            view.is_cut_short = True
+            view.is_cut_short = put is not None
             raise
         finally:
             if put is not None:

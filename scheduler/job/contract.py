@@ -3,9 +3,8 @@
 A job is a module of ``scheduler/verbs/`` that declares a ``Verb``, with
 
 - a ``Request``: what is asked for beside the settings;
-- ``run(request, context)``: returns an iterator over a ``Result`` for each part of the work, as soon as that is done,
-  or a function that does the work and calls its listener with each; what can be found wrong before any of it has begun
-  is raised by the call itself;
+- ``run(request, context, report)``: does the work, and calls ``report`` with a ``Result`` for each part of it, as soon
+  as that is done;
 - a ``View``: how results are shown, as rows for programs and as a table for people.
 
 What is wrong with one part goes into its result, and the run goes on. What ``run`` raises ends the run. The callers
@@ -205,8 +204,8 @@ class Context(Protocol):
 
 
 R = TypeVar("R", bound=Result)
-Results: TypeAlias = "Iterable[R] | Callable[[Callable[[R], None]], None]"
-"""What a run gives: results to be asked for, or a function that does the work and calls its listener with each."""
+Report: TypeAlias = "Callable[[Any], None]"
+"""Takes each ``Result`` of a run as it comes."""
 
 
 class View(Generic[R]):
@@ -274,8 +273,8 @@ class View(Generic[R]):
         """Return what stands behind the rows in JSON: the totals, unless a job has more to say."""
         return self.totals()
 
-    def dump(self, rows: Iterable[Row]) -> Iterable[str]:  # noqa: ARG002 - for the few that can
-        """Return what Kafka's own tool prints of ``rows``, where ``--output dump-log`` is offered."""
+    def dump(self, result: R) -> Iterable[str]:  # noqa: ARG002 - for the few that can
+        """Return what Kafka's own tool prints of a result, where ``--output dump-log`` is offered."""
         return ()
 
     def closing(self) -> Iterable[str]:
@@ -351,7 +350,7 @@ class Verb:
     Attributes:
         takes: groups of the settings that it has flags for.
         request: what else is asked.
-        run: does it.
+        run: does it, and reports each result.
         view: how results are shown.
         reads: what the sources of its runs are; the running cluster is none, a store is one. On the shell a verb has a
             flag or argument of its own for any but log dirs; other is what these name.
@@ -367,7 +366,7 @@ class Verb:
 
     takes: tuple[tuple[str, ...], ...]
     request: type[Request]
-    run: Callable[[Any, Context], Results[Any]]
+    run: Callable[[Any, Context, Report], None]
     view: Callable[[Any, Context], View[Any]]
     reads: Literal["log dirs", "store", "cluster", "other"] = "log dirs"
     to: str | None = None
@@ -392,8 +391,8 @@ class Verb:
         names = {self.to, *self.of_shell}
         return {name: one for name, one in self.arguments.items() if one.flag is not None and name not in names}
 
-    def begin(self, context: Context, **asked: Any) -> tuple[Results[Any], View[Any]]:  # noqa: ANN401 - of the request
-        """Return the results of a run, which begins when they are asked for, or called, and their view.
+    def begin(self, context: Context, **asked: Any) -> tuple[Callable[[Report], None], View[Any]]:  # noqa: ANN401 - of the request
+        """Return what does a run, and reports its results, and their view.
 
         Raises:
             ResnapError: what is asked for is found wrong before any of the work.
@@ -402,7 +401,7 @@ class Verb:
         request = self.request(**asked).settled(context)
         looking = partial(context.progress, "select")
         request = replace(request, scope=replace(request.scope, looking=looking))
-        return self.run(request, context), self.view(request, context)
+        return partial(self.run, request, context), self.view(request, context)
 
     def given(self, settings: Mapping[str, object]) -> dict[str, Any]:
         """Return the arguments among what a run was asked for, as the types of the fields have them.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from resnap.replay.watching import Progress
     from resnap.scheduler.access.admission import AdmissionControl
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.contract import Mismatch, Results, View
+    from resnap.scheduler.job.contract import Mismatch, Report, View
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.observation import Observation
@@ -357,7 +357,7 @@ class RunContext(Observer):
         """Raise CancelledError if the run is to end."""
         self.report.check()
 
-    def keep(self, results: Results[R], view: View[R]) -> Row:
+    def keep(self, work: Callable[[Report], None], view: View[R]) -> Row:
         """Keep the result of each partition, and what is wrong, as it comes; return the totals."""
 
         def keep_one(result: R) -> None:
@@ -370,11 +370,7 @@ class RunContext(Observer):
                 self.warn(text)
             self._keep_state(result, row)
 
-        if callable(results):
-            results(keep_one)
-        else:
-            for result in results:
-                keep_one(result)
+        work(keep_one)
         return view.totals()
 
     def _keep_state(self, result: Result, row: Row | None) -> None:

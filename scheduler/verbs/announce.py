@@ -9,7 +9,7 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, KEY_PREFIX, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Reported, Request, Unread, Verb
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Unread, Verb
 from resnap.scheduler.job.reports import SummedView
 from resnap.scheduler.job.wiring import cluster_of, sources_of
 from resnap.scheduler.output.answer import kafka_configs
@@ -49,8 +49,8 @@ class AnnounceRequest(Request):
     )
 
 
-def run(request: AnnounceRequest, context: Context) -> Iterator[Reported[Announcement] | Unread]:
-    """Announce the segments of each partition, or yield what could be announced.
+def run(request: AnnounceRequest, context: Context, report: Report) -> None:
+    """Announce the segments of each partition, or report what could be announced.
 
     Raises:
         UsageError: nothing was shipped there, or the cluster has no topic for the metadata.
@@ -75,8 +75,8 @@ def run(request: AnnounceRequest, context: Context) -> Iterator[Reported[Announc
         if request.publish:
             progress.expect(sum(len(announcement.segments) for announcement in found), sum(map(_stored_bytes, found)))
         for one in found:
-            yield _result(announcer.publish(one, progress.advance) if request.publish else one, request)
-        yield Unread(faults=tuple(announcer.problems))
+            report(_result(announcer.publish(one, progress.advance) if request.publish else one, request))
+        report(Unread(faults=tuple(announcer.problems)))
 
 
 def _result(one: Announcement, request: AnnounceRequest) -> Reported[Announcement]:

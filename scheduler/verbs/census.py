@@ -30,9 +30,9 @@ from resnap.tiering.quota.producer_census import AGES, HEAP_BYTES, Census, age_e
 from resnap.tiering.selection import warn_of_gaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from resnap.scheduler.job.contract import Context, Results
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
 
 
@@ -58,8 +58,8 @@ class CensusRequest(Request):
     ] = None
 
 
-def run(request: CensusRequest, context: Context) -> Results[Reported[CountedPartition] | Unread]:
-    """Return what counts the producers of each partition in scope.
+def run(request: CensusRequest, context: Context, report: Report) -> None:
+    """Count the producers of each partition in scope.
 
     Raises:
         UsageError: a source or ``--as-of`` is not what it should be.
@@ -84,13 +84,9 @@ def run(request: CensusRequest, context: Context) -> Results[Reported[CountedPar
     )
     selection = planner.select(request.scope)
     warn_of_gaps(request.scope, selection, context.warn)
-
-    def count_all(report: Callable[[Reported[CountedPartition] | Unread], None]) -> None:
-        for problem in unread(selection):
-            report(problem)
-        counter.count(selection.partitions, context.progress, lambda counted: report(_result(counted)))
-
-    return count_all
+    for problem in unread(selection):
+        report(problem)
+    counter.count(selection.partitions, context.progress, lambda counted: report(_result(counted)))
 
 
 def _result(counted: CountedPartition) -> Reported[CountedPartition]:

@@ -17,7 +17,7 @@ import shlex
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired
+from typing import TYPE_CHECKING, Annotated, Final, NotRequired
 
 import typer
 from typing_extensions import TypedDict
@@ -55,15 +55,15 @@ from resnap.tiering.judging.refusal import ASKED, Reason, UnblockedBy
 from resnap.tiering.selection import high_watermark_of, joined_once, select, warn_of_gaps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context, Results
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.log.producer_snapshot import ProducerEntry
     from resnap.storage.sources.files import Sources
-    from resnap.tiering.selection import Scope
+    from resnap.tiering.selection import Scope, Selection
 
 _MOST_SHOWN: Final = 3
 
@@ -128,8 +128,8 @@ class TopicRow(_Head, SizesRow):
     notChecked: list[str]
 
 
-def run(request: CheckRequest, context: Context) -> Results[Any]:
-    """Return the result for each topic in scope; those that brokers never tier are excluded unless named.
+def run(request: CheckRequest, context: Context, report: Report) -> None:
+    """Report each topic in scope; those that brokers never tier are excluded unless named.
 
     Raises:
         UsageError: a source is not what it should be.
@@ -139,19 +139,30 @@ def run(request: CheckRequest, context: Context) -> Results[Any]:
     if request.before_move:
         if scope.topics:
             raise UsageError("--before-move names the topics itself", hint="leave out --topic")
-        return _before_move(replace(scope, topics=tuple(request.before_move), topic_flag="--before-move"), context)
+        scope = replace(scope, topics=tuple(request.before_move), topic_flag="--before-move")
+        _before_move(scope, context, report)
+        return
     if properties is not None and (of_another := of_another_node(properties, scope.sources)) is not None:
         context.warn(of_another)
+    silent: list[ClusterError] = []
     try:
-        return _begin(scope, context)
+        work = _work(scope, context)
     except LogDirError as error:
-        return [Result(faults=(error,))]
+        report(Result(faults=(error,)))
+        return
     except ClusterError as error:
-        return _begin(replace(scope, connect=None), context, error)
+        silent.append(error)
+        work = _work(replace(scope, connect=None), context, silent)
+    for fault in _of_log_dirs(work.selection):
+        report(Result(faults=(fault,)))
+    with context.progress("check") as (progress,):
+        check(work, progress, lambda topic: report(Reported(what=topic, faults=topic.faults)))
+    for fault in silent:
+        report(Result(faults=(fault,)))
 
 
-def _begin(scope: Scope, context: Context, silent: ClusterError | None = None) -> Results[Result]:
-    """Return the results of a check; ``silent`` says why the cluster does not answer, where it was to be asked."""
+def _work(scope: Scope, context: Context, silent: Sequence[ClusterError] = ()) -> CheckWork:
+    """Return what is to be checked; ``silent`` says why the cluster does not answer, where it was to be asked."""
     settings, sources = context.settings, reading_of(context.settings).sources
     scope = joined_once(scope, sources)
     selection = select(scope, sources)
@@ -166,10 +177,8 @@ def _begin(scope: Scope, context: Context, silent: ClusterError | None = None) -
         hint = f"give a broker's log dir; `resnap verify {shlex.quote(store)}` reads back what was tiered"
         raise UsageError(f"{store} holds tiered segments, and is not a log dir", hint=hint)
     in_files = [] if settings.server_properties is None else [static_properties(settings.server_properties)]
-    of_log_dirs = [problem.error for problem in selection.problems if problem.topic_partition is None]
     of_brokers = [broker.error for broker in brokers if broker.error is not None]
-    of_cluster = [] if silent is None else [silent]
-    work = CheckWork(
+    return CheckWork(
         scope=scope,
         selection=selection,
         sources=sources,
@@ -179,18 +188,12 @@ def _begin(scope: Scope, context: Context, silent: ClusterError | None = None) -
         high_watermark=high_watermark_of(scope, selection, sources, context.warn),
         broker_settings=[broker.values for broker in brokers if broker.error is None] or in_files,
         releases=releases,
-        unanswered=[str(error) for error in (*of_cluster, *of_brokers, *of_log_dirs)],
+        unanswered=[str(error) for error in (*silent, *of_brokers, *_of_log_dirs(selection))],
     )
 
-    def results(report: Callable[[Result], None]) -> None:
-        for error in of_log_dirs:
-            report(Result(faults=(error,)))
-        with context.progress("check") as (progress,):
-            check(work, progress, lambda topic: report(Reported(what=topic, faults=topic.faults)))
-        for error in of_cluster:
-            report(Result(faults=(error,)))
 
-    return results
+def _of_log_dirs(selection: Selection) -> list[ResnapError]:
+    return [problem.error for problem in selection.problems if problem.topic_partition is None]
 
 
 @dataclass(slots=True)
@@ -356,8 +359,8 @@ class Move(Result):
         return not self.producers and self.not_known is None
 
 
-def _before_move(scope: Scope, context: Context) -> Iterator[Result]:
-    """Yield each partition of which a part is in remote storage alone.
+def _before_move(scope: Scope, context: Context, report: Report) -> None:
+    """Report each partition of which a part is in remote storage alone.
 
     Raises:
         UsageError, LogDirError: a source is not what it should be, or nothing is in scope.
@@ -366,12 +369,13 @@ def _before_move(scope: Scope, context: Context) -> Iterator[Result]:
     sources, settings = reading_of(context.settings).sources, context.settings
     selection = select(scope, sources)
     warn_of_gaps(scope, selection, context.warn)
-    yield from unread(selection)
+    for problem in unread(selection):
+        report(problem)
     for selected in selection.partitions:
         partition = selected.inventory.partition
         begins = partition.segments[0].base_offset if partition.segments else 0
         if partition.local_from is not None or begins > partition.log_start_offset:
-            yield _move(partition, sources, context.clock.now_ms(), settings.expiration_ms)
+            report(_move(partition, sources, context.clock.now_ms(), settings.expiration_ms))
 
 
 def _move(partition: PartitionDir, sources: Sources, now_ms: int, expiration_ms: int) -> Move:

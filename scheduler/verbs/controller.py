@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import METADATA, SERVER, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import metadata_log_of, scope_of, sources_of
 from resnap.scheduler.output.records import columns_of, instant_of, plain, record, row_of
 from resnap.scheduler.output.rendering import Column, Row
@@ -66,9 +66,12 @@ class ConfigRequest(Request):
 
 
 def run(
-    request: ImageRequest | ProducerIdsRequest | ConfigRequest, context: Context, relying_on: Collection[type] = ()
-) -> Iterator[Reported[MetadataImage]]:
-    """Yield the image, for which no record of ``relying_on`` must have been skipped.
+    request: ImageRequest | ProducerIdsRequest | ConfigRequest,
+    context: Context,
+    report: Report,
+    relying_on: Collection[type] = (),
+) -> None:
+    """Report the image, for which no record of ``relying_on`` must have been skipped.
 
     Raises:
         UsageError: there is no metadata log.
@@ -77,7 +80,7 @@ def run(
 
     """
     directory = metadata_log_of(context.settings, request.directory)
-    yield Reported(what=load_image(directory).relying_on(*relying_on))
+    report(Reported(what=load_image(directory).relying_on(*relying_on)))
 
 
 class ImageTopicRow(TypedDict):
@@ -326,8 +329,8 @@ class AuditRequest(Request):
     log_dir: Annotated[str, typer.Argument(metavar="LOG_DIR", help="A log dir, or the URL of a copy of one.")]
 
 
-def run_audit(request: AuditRequest, context: Context) -> Iterator[Reported[Audit]]:
-    """Yield the audit, by the metadata log in the log dir or that the settings name.
+def run_audit(request: AuditRequest, context: Context, report: Report) -> None:
+    """Report the audit, by the metadata log in the log dir or that the settings name.
 
     Raises:
         UsageError: there is no log dir, nothing in scope in it, or no metadata log.
@@ -349,7 +352,7 @@ def run_audit(request: AuditRequest, context: Context) -> Iterator[Reported[Audi
             hint="give a whole copy of the directory __cluster_metadata-0 of a controller, or of a broker",
         )
     found = audit(log_dir, partial(load_image, directory), sources)
-    yield Reported(what=found, faults=found.problems, partly_done=bool(found.problems))
+    report(Reported(what=found, faults=found.problems, partly_done=bool(found.problems)))
 
 
 def _spans(blocks: list[BlockRow]) -> str:

@@ -18,7 +18,7 @@ import typer
 
 from resnap.replay.window import AsOf, ReplayRules
 from resnap.scheduler.cli.flags import ENGINE
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.replaying import engine_of, uploading_of
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.records import plain, row_of
@@ -112,7 +112,7 @@ class DemoEnd(Result):
         return tuple(boundary for boundary in self.lost if boundary.fate == "equal")
 
 
-def run(request: DemoRequest, context: Context) -> Iterator[Reported[str] | DemoStep | DemoEnd]:
+def run(request: DemoRequest, context: Context, report: Report) -> None:
     """Take the steps one after the other, each with its title first; what is not as it should be is a fault of the end.
 
     Raises:
@@ -125,7 +125,8 @@ def run(request: DemoRequest, context: Context) -> Iterator[Reported[str] | Demo
     with workplace(request.directory, keep=request.keep) as root, engine_of(settings, ahead=True) as engine:
         # Each snapshot as the broker wrote it then, whatever is configured for real logs.
         planner = Planner(ReplayRules(as_of=AsOf(now_ms=context.clock.now_ms(), roll=True)), engine)
-        yield from _Demo(context, root, planner, uploading_of(settings)).steps()
+        for step in _Demo(context, root, planner, uploading_of(settings)).steps():
+            report(step)
 
 
 class _Demo:

@@ -22,7 +22,7 @@ from resnap.replay.staging import scratch_directory
 from resnap.scheduler.cli.failures import FAILED, OK
 from resnap.scheduler.cli.flags import ENGINE, METADATA, S3, SERVER
 from resnap.scheduler.clock import Clock
-from resnap.scheduler.job.contract import Context, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import rule_flags_of
 from resnap.scheduler.output.answer import faults_line
 from resnap.scheduler.output.rendering import Row
@@ -128,16 +128,17 @@ class DoctorRequest(Request):
     ] = None
 
 
-def run(request: DoctorRequest, context: Context) -> Iterator[DoctorFinding]:
-    """Yield the findings, one at a time, as they are made."""
+def run(request: DoctorRequest, context: Context, report: Report) -> None:
+    """Report the findings, one at a time, as they are made."""
     settings, places = context.settings, request.places or [*map(str, context.settings.log_dirs)]
-    return examine(settings, process_environment(), context.clock, places=places, store_url=request.store)
+    for finding in examine(settings, process_environment(), context.clock, places=places, store_url=request.store):
+        report(finding)
 
 
 def examine(
     settings: Settings, environment: Mapping[str, str], clock: Clock, *, places: Sequence[str], store_url: str | None
 ) -> Iterator[DoctorFinding]:
-    """Yield what ``run`` does."""
+    """Yield what ``run`` reports."""
     needs_spark = settings.engine == "spark"
     yield _python()
     yield _module("numpy")

@@ -10,7 +10,7 @@ from resnap.replay.explain import BatchRole, Explanation, find_ends, log_end
 from resnap.replay.explain import explain as explain_entries
 from resnap.replay.window import SegmentSpan
 from resnap.scheduler.cli.flags import CLUSTER, REMOTE, STORE
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.open_transactions import Holders, holders_of, transaction_row, transaction_text
 from resnap.scheduler.job.reports import BatchRow, explanation_rows
 from resnap.scheduler.job.wiring import reading_of, scope_of
@@ -53,8 +53,8 @@ class Explained(Result):
     """The transaction that is open at the offset, unless it has ended since, by the log or at the leader."""
 
 
-def run(request: ExplainRequest, context: Context) -> Iterator[Explained | Reported[LostLeader]]:
-    """Yield what made each entry, by producer id; then what is wrong with a replica that lost its producer state.
+def run(request: ExplainRequest, context: Context, report: Report) -> None:
+    """Report what made each entry, by producer id; then what is wrong with a replica that lost its producer state.
 
     Raises:
         UsageError: there is no such partition, or its log ends below the offset.
@@ -80,12 +80,12 @@ def run(request: ExplainRequest, context: Context) -> Iterator[Explained | Repor
     holders = holders_of(selected.log_dir.path, scope.connect, producer_ids, context.warn, led)
     for explanation in found:
         holder = holders.by_producer_id.get(explanation.producer_id)
-        yield Explained(
-            explanation=explanation,
-            transactional_id=None if holder is None else holder.transactional_id,
-            open_transaction=_open_transaction(selected.topic_partition, explanation, holders),
-        )
-    yield from _lost_its_state(selected, segments, sources, scope, context)
+        open_transaction = _open_transaction(selected.topic_partition, explanation, holders)
+        transactional_id = None if holder is None else holder.transactional_id
+        report(Explained(explanation=explanation, transactional_id=transactional_id, open_transaction=open_transaction))
+    lost = _lost_its_state(selected, segments, sources, scope, context)
+    if lost is not None:
+        report(Reported(what=lost))
 
 
 def _explain(
@@ -103,19 +103,19 @@ def _explain(
 
 def _lost_its_state(
     selected: SelectedPartition, segments: Sequence[SegmentSpan], sources: Sources, scope: Scope, context: Context
-) -> Iterator[Reported[LostLeader]]:
+) -> LostLeader | None:
+    """Return what is wrong with a replica that is proven to have lost its producer state; warn of one that may have."""
     lost = state_of_replica(selected.inventory.partition, sources, context.settings.expiration_ms)
     if lost is not None and lost.is_proven:
         try:
-            found = lost_leader(selected, lost, segments, sources, connect=scope.connect, warn=context.warn)
+            return lost_leader(selected, lost, segments, sources, connect=scope.connect, warn=context.warn)
         except ResnapError as error:
             context.warn(f"{lost.detail}: what this replica has answered wrongly is not known: {error}")
-        else:
-            yield Reported(what=found)
     elif lost is not None:
         how = "--remote URL, the store that brokers tier to," if scope.remote is None else "`resnap verify --remote`"
         what = f"if it leads, it may answer wrongly; {how} shows it"
         context.warn(f"this replica seems to have lost its producer state: {lost.detail}: {what}")
+    return None
 
 
 def explanations(

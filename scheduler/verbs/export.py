@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, S3, SERVER, WRITE
-from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.settings.values import is_secret_name
 from resnap.storage.errors import ResnapError, UsageError
@@ -61,8 +61,8 @@ class Exported:
     deleted: int
 
 
-def run(request: ExportRequest, context: Context) -> Iterator[Reported[Exported]]:
-    """Yield what was written; with ``dry_run`` what would be.
+def run(request: ExportRequest, context: Context, report: Report) -> None:
+    """Export, and report what was written; with ``dry_run`` what would be.
 
     Raises:
         UsageError: the sources are not the log dirs of one node, or the store has no such URL.
@@ -87,7 +87,7 @@ def run(request: ExportRequest, context: Context) -> Iterator[Reported[Exported]
             "there is no metadata log: ACLs, quotas and configuration are not exported (--metadata-log); of a cluster"
             " with ZooKeeper they are there (`resnap export-cluster`)"
         )
-    yield exported(state, faults, store, request.keep, context)
+    report(exported(state, faults, store, request.keep, context))
 
 
 def exported(
@@ -211,8 +211,8 @@ class ClusterRequest(Request):
     ] = None
 
 
-def ask_cluster(request: ClusterRequest, context: Context) -> Iterator[Reported[Exported]]:
-    """Yield what was written; with ``dry_run`` what would be.
+def ask_cluster(request: ClusterRequest, context: Context, report: Report) -> None:
+    """Export, and report what was written; with ``dry_run`` what would be.
 
     Raises:
         UsageError: the store has no such URL.
@@ -224,7 +224,7 @@ def ask_cluster(request: ClusterRequest, context: Context) -> Iterator[Reported[
     store = open_store(request.to, context.settings.s3())
     with cluster_of(context.settings) as cluster:
         state, faults = ask_cluster_state(cluster, taken_ms=context.clock.now_ms())
-    yield exported(state, faults, store, request.keep, context)
+    report(exported(state, faults, store, request.keep, context))
 
 
 CLUSTER_VERB = Verb(

@@ -38,7 +38,7 @@ from resnap.tiering.selection import matches
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
@@ -66,8 +66,8 @@ class StatusRequest(Request):
     """
 
 
-def run_status(_: StatusRequest, context: Context) -> Iterator[Reported[TopicAnswer | FleetStatus]]:
-    """Yield the result of each topic of the cluster, then the brokers, and which of them did not answer.
+def run_status(_: StatusRequest, context: Context, report: Report) -> None:
+    """Report the result of each topic of the cluster, then the brokers, and which of them did not answer.
 
     Raises:
         ConfigurationError: no service is named, or the cluster cannot be asked as is said.
@@ -78,9 +78,9 @@ def run_status(_: StatusRequest, context: Context) -> Iterator[Reported[TopicAns
     if context.settings.topics and not status.topics and not status.silent:
         raise UsageError("no broker has any of the requested topics", hint="without --topic all topics are shown")
     for answer in status.topics:
-        yield Reported(what=answer)
+        report(Reported(what=answer))
     faults = tuple(ClusterError(why, hint=SILENT_HINT) for why in status.silent)
-    yield Reported(what=status, faults=faults)
+    report(Reported(what=status, faults=faults))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,8 +178,8 @@ class GateRequest(Request):
     broker: Annotated[int, typer.Option("--broker", metavar="ID", min=0, help="Node id of the broker to be stopped.")]
 
 
-def run_gate(request: GateRequest, context: Context) -> Iterator[Result]:
-    """Yield what is against stopping the broker now, then what is not known.
+def run_gate(request: GateRequest, context: Context, report: Report) -> None:
+    """Report what is against stopping the broker now, then what is not known.
 
     Raises:
         ConfigurationError: no service is named, or no cluster, or it cannot be asked as is said.
@@ -208,7 +208,8 @@ def run_gate(request: GateRequest, context: Context) -> Iterator[Result]:
             findings=findings,
             wants=is_selected(settings),
         )
-    yield from results(gate.obstacles(), gate.unknown())
+    for result in results(gate.obstacles(), gate.unknown()):
+        report(result)
 
 
 def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from resnap.scheduler.cli.flags import CLUSTER, S3
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.answer import connection_of
 from resnap.scheduler.output.rendering import BYTES, Column, Row
@@ -85,8 +85,8 @@ class Leftover(Result):
     """Why brokers do not read its segment again, if they have left it."""
 
 
-def run(request: GcRequest, context: Context) -> Iterator[Leftover | Reported[int] | Unread]:
-    """Yield how much garbage is too young, then the garbage of runs or brokers, deleted if that is asked for.
+def run(request: GcRequest, context: Context, report: Report) -> None:
+    """Report how much garbage is too young, then the garbage of runs or brokers, deleted if that is asked for.
 
     Raises:
         UsageError: a run at work could not be distinguished from one that was killed.
@@ -99,13 +99,13 @@ def run(request: GcRequest, context: Context) -> Iterator[Leftover | Reported[in
         raise UsageError("--delete of objects less than an hour old could delete those of a run in progress",
                          hint="give --older-than 1h or more, or --no-other-writers if there is none")  # fmt: skip
     if not request.brokers:
-        yield from _of_runs(request, context, store)
+        _of_runs(request, context, store, report)
         return
     with cluster_of(context.settings) as cluster:
-        yield from _of_brokers(request, context, store, partial(metadata_of, cluster))
+        _of_brokers(request, context, store, partial(metadata_of, cluster), report)
 
 
-def _of_runs(request: GcRequest, context: Context, store: ObjectStore) -> Iterator[Leftover | Reported[int] | Unread]:
+def _of_runs(request: GcRequest, context: Context, store: ObjectStore, report: Report) -> None:
     is_alone = request.no_other_writers
     garbage = find_garbage(store, older_than_ms=request.older_than_ms, is_alone=is_alone)
     if request.delete and not is_alone and (garbage.objects or garbage.unfinished):
@@ -113,34 +113,31 @@ def _of_runs(request: GcRequest, context: Context, store: ObjectStore) -> Iterat
     if not garbage.listed:
         context.warn(f"{request.url} holds no object at all; `resnap tier --to` may have been given another URL")
     ended = "cannot be undone any more" if request.delete else "could not be undone any more if that is deleted"
-    yield Reported(
-        what=garbage.younger,
-        faults=garbage.unreadable,
-        warnings=tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.runs),
-        partly_done=bool(garbage.unreadable),
-    )
+    warnings = tuple(f"what `resnap repair` has replaced in the run {run} {ended}" for run in garbage.runs)
+    faults = garbage.unreadable
+    report(Reported(what=garbage.younger, faults=faults, warnings=warnings, partly_done=bool(faults)))
     found = [
         *(Leftover(key=one.key, size_bytes=one.size_bytes, written_ms=one.modified_ms) for one in garbage.objects),
         *(Leftover(key=one.key, written_ms=one.begun_ms, is_upload=True) for one in garbage.unfinished),
     ]
-    yield from _outcomes(found, request, context, store, partial(collect, store, garbage, is_alone=is_alone))
+    for result in _outcomes(found, request, context, store, partial(collect, store, garbage, is_alone=is_alone)):
+        report(result)
 
 
-def _of_brokers(
-    request: GcRequest, context: Context, store: ObjectStore, read: ReadMetadata
-) -> Iterator[Leftover | Reported[int] | Unread]:
+def _of_brokers(request: GcRequest, context: Context, store: ObjectStore, read: ReadMetadata, report: Report) -> None:
     garbage = find_brokers_garbage(store, read, older_than_ms=request.older_than_ms)
     if request.delete and not request.no_other_writers and garbage.segments:
         _check_alone(store, replaces=False)
     if not garbage.listed:
         context.warn(f"{request.url} holds no object that brokers read; they may tier to another URL")
-    yield Reported(what=garbage.younger)
+    report(Reported(what=garbage.younger))
     found = [
         Leftover(key=info.key, size_bytes=info.size_bytes, written_ms=info.modified_ms, death=segment.death)
         for segment in garbage.segments
         for info in segment.objects
     ]
-    yield from _outcomes(found, request, context, store, partial(collect_brokers_garbage, store, garbage, read))
+    for result in _outcomes(found, request, context, store, partial(collect_brokers_garbage, store, garbage, read)):
+        report(result)
 
 
 def _check_alone(store: ObjectStore, *, replaces: bool) -> None:

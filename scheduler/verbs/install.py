@@ -12,7 +12,7 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 
 from resnap.scheduler.cli.failures import OK, PARTIAL
 from resnap.scheduler.cli.flags import S3, TOPIC, WRITE
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Verb, View
 from resnap.scheduler.job.reports import identity
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column, Row
@@ -63,12 +63,12 @@ class InstallRequest(Request):
     ] = None
 
 
-def run(request: InstallRequest, context: Context) -> Iterator[Result]:
+def run(request: InstallRequest, context: Context, report: Report) -> None:
     """Install what is staged, or undo what did so.
 
     Raises:
         UsageError: the arguments do not say what.
-        ResnapError: as ``_install`` and ``undone``.
+        ResnapError: as ``_install`` and ``_undo``.
 
     """
     settings = context.settings
@@ -76,7 +76,8 @@ def run(request: InstallRequest, context: Context) -> Iterator[Result]:
         if request.staged is not None or any((request.replacing, request.undo_dir, request.saved)):
             hint = "the manifest names the log dir and every change to undo"
             raise UsageError("--undo takes no other argument", hint=hint)
-        return undone(request.undo, dry_run=settings.dry_run)
+        _undo(request.undo, report, dry_run=settings.dry_run)
+        return
     if request.staged is None or request.log_dir is None:
         raise UsageError("STAGED and LOG_DIR say what to install where",
                          hint="`resnap install STAGED LOG_DIR`, or `resnap install --undo MANIFEST`")  # fmt: skip
@@ -89,7 +90,7 @@ def run(request: InstallRequest, context: Context) -> Iterator[Result]:
         dry_run=settings.dry_run,
         kafka_version=settings.kafka_version,
     )
-    return _install(order, context)
+    _install(order, context, report)
 
 
 def _replace(text: str) -> Replace:
@@ -99,8 +100,8 @@ def _replace(text: str) -> Replace:
     return Replace(text)
 
 
-def _install(order: InstallOrder, context: Context) -> Iterator[Reported[Installed]]:
-    """Install what is staged, and yield what was done; a dry run takes no lock and yields what would be done.
+def _install(order: InstallOrder, context: Context, report: Report) -> None:
+    """Install what is staged, and report what was done; a dry run takes no lock and reports what would be done.
 
     Raises:
         LogDirInUseError: a broker runs there.
@@ -120,9 +121,8 @@ def _install(order: InstallOrder, context: Context) -> Iterator[Reported[Install
                 progress=progress,
                 on_manifest=lambda path: context.note(f"what undoes it: {path}"),
             )
-    yield Reported(
-        what=installed, faults=installed.faults, warnings=installed.warnings, partly_done=installed.has_changes
-    )
+    faults, warnings = installed.faults, installed.warnings
+    report(Reported(what=installed, faults=faults, warnings=warnings, partly_done=installed.has_changes))
 
 
 _COUNTED_AS: Final = {
@@ -245,13 +245,13 @@ class InstallView(View["Reported[Installed]"]):
         return "Next: start the broker; it tiers the segments by itself."
 
 
-def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[FileChange]]:
-    """Undo the installation that wrote ``manifest``, and yield what was done; a dry run yields what would be.
+def _undo(manifest: Path, report: Report, *, dry_run: bool) -> None:
+    """Undo the installation that wrote ``manifest``, and report what was done; a dry run reports what would be.
 
     Raises:
         LogDirInUseError: a broker runs there.
         StalePlanError: the log dir was changed since; it is left as it is.
-        LogDirError: a file cannot be read or written; what was done by then is yielded before.
+        LogDirError: a file cannot be read or written; what was done by then is reported before.
 
     """
     undo, done = read_undo(manifest, Disk()), list[FileChange]()
@@ -265,7 +265,7 @@ def undone(manifest: Path, *, dry_run: bool) -> Iterator[Reported[FileChange]]:
     except ResnapError as failed:
         error = failed
     for change in done:
-        yield Reported(what=change, partly_done=not dry_run)
+        report(Reported(what=change, partly_done=not dry_run))
     if error is not None:
         raise error
 

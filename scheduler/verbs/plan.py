@@ -12,7 +12,7 @@ import typer
 from resnap.replay.staging import DISCARD
 from resnap.replay.window import ReplayRules
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE
-from resnap.scheduler.job.contract import Reported, Request, Unread, Verb, View, unread
+from resnap.scheduler.job.contract import Request, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.verbs.planned import PlanView, note_selection, would_replay
@@ -24,7 +24,7 @@ from resnap.tiering.judging.planning import write_saved_plan
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.tiering.planner import Planned, Planner
 
 
@@ -46,8 +46,8 @@ class PlanRequest(Request):
         return replace(self, rules=rules_of(context.settings, context.clock))
 
 
-def run(request: PlanRequest, context: Context) -> Iterator[Unread | Reported[Planned] | Rebuilt]:
-    """Return the plan of each partition, or the proof of its existing snapshots; save the plan if that is asked for.
+def run(request: PlanRequest, context: Context, report: Report) -> None:
+    """Report the plan of each partition, or the proof of its existing snapshots; save the plan if that is asked for.
 
     Raises:
         UsageError, LogDirError: a source is not what it should be.
@@ -65,7 +65,8 @@ def run(request: PlanRequest, context: Context) -> Iterator[Unread | Reported[Pl
         _keep(request.save, write_saved_plan(planner.save(request.scope, planned)))
         context.note(f"plan written to {request.save}")
     results = _prove(planner, planned, context) if request.prove else map(would_replay, planned)
-    return chain(unread(selection), results)
+    for result in chain(unread(selection), results):
+        report(result)
 
 
 def _prove(planner: Planner, planned: list[Planned], context: Context) -> Iterator[Rebuilt]:

@@ -1,7 +1,7 @@
 """`resnap quota set|delete|describe`: the quota of active producer ids (KIP-936) of each user."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -9,7 +9,7 @@ import typer
 from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, STATE
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import cluster_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import Column, Row, plain_text
@@ -63,7 +63,7 @@ class DeleteRequest(Request):
     user_default: UserDefault = False
 
 
-def run(request: SetRequest | DeleteRequest, context: Context) -> Iterator[Reported[Row]]:
+def run(request: SetRequest | DeleteRequest, context: Context, report: Report) -> None:
     """Set or delete the rate of one user.
 
     Raises:
@@ -77,7 +77,7 @@ def run(request: SetRequest | DeleteRequest, context: Context) -> Iterator[Repor
         raise UsageError("there is no state directory to keep quotas in", hint="give --state-dir")
     if isinstance(request, DeleteRequest):
         file.delete_rate(user)
-        yield Reported(what={"user": user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)})
+        report(Reported(what={"user": user, "deleted": PRODUCER_IDS_RATE, "file": str(file.path)}))
         return
     facts: Row = {
         "user": user,
@@ -85,7 +85,7 @@ def run(request: SetRequest | DeleteRequest, context: Context) -> Iterator[Repor
         "changed": file.set_rate(user, request.rate),
         "file": str(file.path),
     }
-    yield Reported(what=facts)
+    report(Reported(what=facts))
 
 
 class ChangedView(View["Reported[Row]"]):
@@ -114,8 +114,8 @@ class Quota(Result):
     origin: str
 
 
-def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | Reported[str]]:
-    """Yield the quotas that are set, with their origin; if there are none, what that means.
+def describe(request: DescribeRequest, context: Context, report: Report) -> None:
+    """Report the quotas that are set, with their origin; if there are none, what that means.
 
     Raises:
         ResnapError: the file, or the metadata log, cannot be read, or the cluster does not answer.
@@ -132,9 +132,9 @@ def describe(request: DescribeRequest, context: Context) -> Iterator[Quota | Rep
         for entity, values in quotas.described(parts):
             for key, value in sorted(values.items()):
                 is_empty = False
-                yield Quota(entity=entity, key=key, value=value, origin=origin)
+                report(Quota(entity=entity, key=key, value=value, origin=origin))
     if is_empty:
-        yield Reported(what=_consequence(found.values(), of))
+        report(Reported(what=_consequence(found.values(), of)))
 
 
 def _consequence(found: Iterable[ClientQuotas], of: FilterPart | None) -> str:

@@ -14,7 +14,7 @@ import typer
 from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, METADATA, SERVER, SPARK, STATE, STORE, TOPIC
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Unread, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Result, Unread, Verb, View
 from resnap.scheduler.job.large_states import LargeStates
 from resnap.scheduler.output.records import columns_of, instant_of, row_of
 from resnap.scheduler.output.rendering import Column, Row
@@ -99,8 +99,8 @@ class LogRead(Result):
     unlimited: list[str]
 
 
-def simulate_log(request: SimulateRequest, context: Context) -> Iterator[LogRead | Reported[PrincipalOutcome] | Unread]:
-    """Yield what the quota would have done with the uses of producer ids in a log, principal by principal.
+def simulate_log(request: SimulateRequest, context: Context, report: Report) -> None:
+    """Report what the quota would have done with the uses of producer ids in a log, principal by principal.
 
     Raises:
         UsageError: there is no rate, or a source cannot be listed.
@@ -117,14 +117,15 @@ def simulate_log(request: SimulateRequest, context: Context) -> Iterator[LogRead
     unlimited = [item for item in found if isinstance(item, str)]
     several = f"{human_count(len(unlimited))} of {human_count(len(found))}"
     warnings = [f"principals without a rate are skipped: {several}, {one!r} the first of them" for one in unlimited[:1]]
-    yield LogRead(uses=uses.read, unlimited=unlimited, warnings=tuple(warnings))
+    report(LogRead(uses=uses.read, unlimited=unlimited, warnings=tuple(warnings)))
     outcomes = [item for item in found if isinstance(item, PrincipalOutcome)]
     for outcome in outcomes:
-        yield Reported(what=outcome)
+        report(Reported(what=outcome))
     if request.plot is not None:
         draw_simulation(outcomes, request.plot)
         context.note(f"drawn into {request.plot}")
-    yield from uses.unread()
+    for problem in uses.unread():
+        report(problem)
 
 
 def _simulate(principal: str, uses: Uses, *, rates: UserRates, rules: Rules) -> PrincipalOutcome | str | None:
@@ -230,8 +231,8 @@ class Advised(Result):
     outcome: PrincipalOutcome
 
 
-def advise_rate(request: AdviseRequest, context: Context) -> Iterator[Advice | Advised | Unread]:
-    """Find the rate, and yield what each principal needs, the most first.
+def advise_rate(request: AdviseRequest, context: Context, report: Report) -> None:
+    """Find the rate, and report what each principal needs, the most first.
 
     Raises:
         UsageError: a source cannot be listed.
@@ -242,13 +243,14 @@ def advise_rate(request: AdviseRequest, context: Context) -> Iterator[Advice | A
     with uses_of(request.scope, request.principal_map, context) as uses:
         needs = [need for need in uses.map(partial(_need, rules=rules)) if need is not None]
         rate = advised_rate([rate for rate, _, _ in needs], request.share) if needs else None
-        yield _advice(rate, rules, context)
+        report(_advice(rate, rules, context))
         rates = UserRates(default=rate or 0.0)
         outcomes = uses.map(partial(_simulate, rates=rates, rules=rules)) if needs else []
     of = {outcome.principal: outcome for outcome in outcomes if isinstance(outcome, PrincipalOutcome)}
     for least, principal, new_ids in sorted(needs, reverse=True):
-        yield Advised(new_ids=new_ids, least_rate=least, outcome=of[user_name(principal)])
-    yield from uses.unread()
+        report(Advised(new_ids=new_ids, least_rate=least, outcome=of[user_name(principal)]))
+    for problem in uses.unread():
+        report(problem)
 
 
 def _advice(rate: float | None, rules: Rules, context: Context) -> Advice:

@@ -11,16 +11,14 @@ import typer
 from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import snapshot_key
 from resnap.scheduler.cli.flags import CLUSTER, ENGINE, MEMORY, READING, REPLAY, SOURCE, STORE, WRITE
-from resnap.scheduler.job.contract import Request, Result, Verb, View, unread
+from resnap.scheduler.job.contract import Request, Verb, View, unread
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.verbs.planned import DryRunView, PlanRow, note_selection, would_replay
 from resnap.scheduler.verbs.replayed import Rebuilt, ReplayView, SnapshotsRow
 from resnap.tiering.regenerate import regenerate, sink_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from resnap.scheduler.job.contract import Context, Results
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.tiering.planner import Replayed
     from resnap.tiering.regenerate import RegeneratedPartition
 
@@ -35,8 +33,8 @@ class RegenerateRequest(Request):
     into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")]
 
 
-def run(request: RegenerateRequest, context: Context) -> Results[Result]:
-    """Return what rebuilds each partition, and reports it; with ``dry_run`` what would be rebuilt.
+def run(request: RegenerateRequest, context: Context, report: Report) -> None:
+    """Rebuild each partition, and report it; with ``dry_run`` what would be rebuilt.
 
     Raises:
         StalePlanError: what the plan was made for has changed.
@@ -58,21 +56,19 @@ def run(request: RegenerateRequest, context: Context) -> Results[Result]:
         )
     note_selection(request.scope, selection, context, request.saved)
     if context.settings.dry_run:
-        return chain(unread(selection), map(would_replay, planned))
+        for result in chain(unread(selection), map(would_replay, planned)):
+            report(result)
+        return
     sink_url = sink_of(planner, planned, selection, request.into)
+    for problem in unread(selection):
+        report(problem)
 
-    def regenerate_all(report: Callable[[Result], None]) -> None:
-        for problem in unread(selection):
-            report(problem)
+    def heard(made: RegeneratedPartition) -> None:
+        _notify(made.replayed, request.into, sink_url, context)
+        report(replace(Rebuilt.of(made.replayed), wrong_indexes=made.wrong_indexes))
 
-        def heard(made: RegeneratedPartition) -> None:
-            _notify(made.replayed, request.into, sink_url, context)
-            report(replace(Rebuilt.of(made.replayed), wrong_indexes=made.wrong_indexes))
-
-        with context.progress("replay") as (progress,):
-            regenerate(planner, planned, sink_url, progress, heard, warn=context.warn)
-
-    return regenerate_all
+    with context.progress("replay") as (progress,):
+        regenerate(planner, planned, sink_url, progress, heard, warn=context.warn)
 
 
 def view_of(request: RegenerateRequest, context: Context) -> View[Any]:

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
-from resnap.scheduler.job.contract import Context, Reported, Request, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Verb, View
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.records import columns_of, record, row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, offset_span, or_dash
@@ -48,8 +48,8 @@ class RemoteStatusRequest(Request):
     ] = None
 
 
-def run(request: RemoteStatusRequest, context: Context) -> Iterator[Reported[RemoteStatus]]:
-    """Yield the one status of all partitions; what is harmful, or could not be read, is a fault.
+def run(request: RemoteStatusRequest, context: Context, report: Report) -> None:
+    """Report the one status of all partitions; what is harmful, or could not be read, is a fault.
 
     Raises:
         UsageError: there is no metadata topic, or no partition of it; or nothing matches the topics asked for.
@@ -75,7 +75,7 @@ def run(request: RemoteStatusRequest, context: Context) -> Iterator[Reported[Rem
         for finding in status.comparison.findings
         if finding.kind in HARMFUL
     )
-    yield Reported(what=status, faults=(*status.problems, *harmful))
+    report(Reported(what=status, faults=(*status.problems, *harmful)))
 
 
 def _waiting_text(waiting: Mapping[str, Any] | None) -> str:

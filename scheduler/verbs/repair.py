@@ -37,9 +37,9 @@ from resnap.tiering.shipping.lease import lease_on
 from resnap.tiering.store_check import store_checks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context, Results
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
@@ -70,8 +70,8 @@ class RepairRequest(Request):
     ] = None
 
 
-def run(request: RepairRequest, context: Context) -> Results[Result]:
-    """Return the name of the run, then what is repaired, by partition; or what is put back, by segment.
+def run(request: RepairRequest, context: Context, report: Report) -> None:
+    """Report the name of the run, then what is repaired, by partition; or what is put back, by segment.
 
     Raises:
         UsageError: nothing would keep others from writing meanwhile, manifests above name what is there, or there is
@@ -82,7 +82,8 @@ def run(request: RepairRequest, context: Context) -> Results[Result]:
     sources = context.engine().reading.sources
     store = tiered_part(request.url, sources).store
     if request.undo is not None:
-        return _undo(request.undo, store, request, context)
+        _undo(request.undo, store, request, context, report)
+        return
     _refuse_below_manifests(store, request, sources)
     below = open_store(request.url, context.settings.s3())
     checks = store_checks(planner_of(context), below, request.scope)
@@ -92,16 +93,12 @@ def run(request: RepairRequest, context: Context) -> Results[Result]:
     replacer = Replacer(store=store, run=name, is_conditional=_is_conditional(store, request, context))
     is_dry = context.settings.dry_run
 
-    def do(listener: Callable[[Result], None]) -> None:
-        listener(Reported(what=name))
+    def heard(parts: Sequence[PartRepair]) -> None:
+        for result in _results(parts, is_dry=is_dry):
+            report(result)
 
-        def report(parts: Sequence[PartRepair]) -> None:
-            for result in _results(parts, is_dry=is_dry):
-                listener(result)
-
-        repair(checks, None if is_dry else replacer, context.clock.now_ms, context.progress, report)
-
-    return do
+    report(Reported(what=name))
+    repair(checks, None if is_dry else replacer, context.clock.now_ms, context.progress, heard)
 
 
 def _refuse_below_manifests(store: ObjectStore, request: RepairRequest, sources: Sources) -> None:
@@ -149,17 +146,17 @@ def _nothing_tiered(url: str) -> UsageError:
     return UsageError(f"{url} holds no tiered segment", hint=hint)
 
 
-def _undo(name: str, store: ObjectStore, request: RepairRequest, context: Context) -> Iterator[Result]:
+def _undo(name: str, store: ObjectStore, request: RepairRequest, context: Context, report: Report) -> None:
     found = [folder for folder in folders_in(store, name) if folder.run == name and RECORD in folder.names]
     if not found:
         there = ", ".join(runs(folders_in(store))) or "none"
         hint = f"runs whose originals are kept there: {there}; `resnap gc` deletes them once they are old"
         raise UsageError(f"{store.url} keeps no originals of a run {name}", hint=hint)
     replacer = Replacer(store=store, run=name, is_conditional=_is_conditional(store, request, context))
-    return _put_back(found, replacer, request.scope, context)
+    _put_back(found, replacer, request.scope, context, report)
 
 
-def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: Context) -> Iterator[Result]:
+def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: Context, report: Report) -> None:
     """Put back what was replaced in scope, the last segment first; what cannot be is named."""
     is_in_scope = False
     for folder in reversed(found):
@@ -178,9 +175,9 @@ def _put_back(found: Sequence[Any], replacer: Replacer, scope: Scope, context: C
             is_in_scope = True
             if error.transient:
                 raise
-            yield Result(faults=(error,))
+            report(Result(faults=(error,)))
         else:
-            yield Reported(what=record, partly_done=not context.settings.dry_run)
+            report(Reported(what=record, partly_done=not context.settings.dry_run))
     if not is_in_scope:
         raise UsageError(f"the run {replacer.run} has replaced nothing of a topic that matches --topic",
                          hint="leave out --topic to put back all that it has replaced")  # fmt: skip

@@ -34,7 +34,7 @@ from resnap.tiering.lost_leader import heal_commands, move_commands
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.broker_releases import BrokerReleases
@@ -92,8 +92,8 @@ class ReplicaTotals(Result):
     """Of the brokers; None where they were not asked."""
 
 
-def run(request: ReplicasRequest, context: Context) -> Iterator[Reported[Sequence[ReplicaFinding]] | ReplicaTotals]:
-    """Yield the partitions with replicas that are not as they should be, then how many were asked.
+def run(request: ReplicasRequest, context: Context, report: Report) -> None:
+    """Report the partitions with replicas that are not as they should be, then how many were asked.
 
     Raises:
         ConfigurationError: no cluster is named, or what it is to be reached by cannot be used.
@@ -125,7 +125,7 @@ def run(request: ReplicasRequest, context: Context) -> Iterator[Reported[Sequenc
     context.observer.replicas({state.value: states[state] for state in ReplicaState})
     globs, partitions = request.scope.unmatched(check.names)
     unseen = [*globs, *sorted(set(partitions))]
-    yield from results(
+    for result in results(
         found,
         check.partitions,
         check.replicas,
@@ -133,7 +133,8 @@ def run(request: ReplicasRequest, context: Context) -> Iterator[Reported[Sequenc
         not_replayed=not_replayed,
         unseen=unseen,
         releases=releases,
-    )
+    ):
+        report(result)
 
 
 def check_of(cluster: Cluster, wants: Callable[[TopicPartition], bool], context: Context) -> ReplicaCheck:

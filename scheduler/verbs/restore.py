@@ -11,7 +11,7 @@ import typer
 from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.flags import CLUSTER, COPYING, ENGINE, REPLAY, STORE, TOPIC, WRITE
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Result, Verb
 from resnap.scheduler.job.replaying import planner_of
 from resnap.scheduler.job.reports import SummedView, identity
 from resnap.scheduler.job.wiring import cluster_of, sources_of
@@ -38,9 +38,8 @@ from resnap.tiering.restoring.restorer import Restored
 from resnap.tiering.shipping.notes import topics_in_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from resnap.scheduler.job.contract import Results
     from resnap.scheduler.output.rendering import Row
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.restore import RestoreReport
@@ -129,11 +128,12 @@ class RestoreRequest(Request):
     ] = None
 
 
-def run(request: RestoreRequest, context: Context) -> Results[Result]:
-    """Return what restores every partition in scope that can be, and reports each.
+def run(request: RestoreRequest, context: Context, report: Report) -> None:
+    """Restore every partition in scope that can be, and report each.
 
     Raises:
-        UsageError: the arguments do not say what is to be restored where; what is returned raises as ``restore`` does.
+        UsageError: the arguments do not say what is to be restored where.
+        ResnapError: as ``restore`` does.
 
     """
     settings = context.settings
@@ -146,20 +146,16 @@ def run(request: RestoreRequest, context: Context) -> Results[Result]:
         is_parallel_asked=settings.origin("parallel") != DEFAULT_ORIGIN,
         bytes_per_s=settings.bwlimit,
     )
-
-    def restore_all(report: Callable[[Result], None]) -> None:
-        with context.progress("restore") as (progress,):
-            work = RestoreWork(
-                sources=sources_of(settings),
-                progress=progress,
-                # A dry run replays nothing.
-                replacing=None if order.dry_run else partial(replaced_snapshots, planner, progress),
-                copying=None if order.dry_run else copying,
-                on_state=planner.on_state,
-            )
-            restore(order, work, lambda row: report(_result(row, dry_run=order.dry_run)))
-
-    return restore_all
+    with context.progress("restore") as (progress,):
+        work = RestoreWork(
+            sources=sources_of(settings),
+            progress=progress,
+            # A dry run replays nothing.
+            replacing=None if order.dry_run else partial(replaced_snapshots, planner, progress),
+            copying=None if order.dry_run else copying,
+            on_state=planner.on_state,
+        )
+        restore(order, work, lambda row: report(_result(row, dry_run=order.dry_run)))
 
 
 def _result(row: RestoreReport, *, dry_run: bool) -> Result:

@@ -23,9 +23,9 @@ from resnap.storage.words import human_bytes, human_count, some
 from resnap.tiering.retain import Limits, PartitionRetention, retain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from resnap.scheduler.job.contract import Context, Results
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
 
 
@@ -52,26 +52,23 @@ class RetainRequest(Request):
     delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False
 
 
-def run(request: RetainRequest, context: Context) -> Results[Result]:
-    """Return what applies the limits to each partition.
+def run(request: RetainRequest, context: Context, report: Report) -> None:
+    """Apply the limits to each partition, and report it.
 
     Raises:
-        UsageError: there is no limit, or the URL is of no store; what is returned raises as ``retain`` does.
+        UsageError: there is no limit, or the URL is of no store.
         StoreError: the store failed.
 
     """
     limits = _limits(request.retention, request.retention_bytes)
     part = tiered_part(request.url, Sources(s3=context.settings.s3()))
 
-    def retain_all(report: Callable[[Result], None]) -> None:
-        def heard(partition: PartitionRetention) -> None:
-            report(Reported(what=partition, partly_done=request.delete and bool(partition.beyond)))
+    def heard(partition: PartitionRetention) -> None:
+        report(Reported(what=partition, partly_done=request.delete and bool(partition.beyond)))
 
-        with context.progress("retain") if request.delete else nullcontext([None]) as (deleting,):
-            faults = retain(part, request.scope, limits, context.clock.now_ms(), heard, deleting=deleting)
-        report(Result(faults=tuple(faults)))
-
-    return retain_all
+    with context.progress("retain") if request.delete else nullcontext([None]) as (deleting,):
+        faults = retain(part, request.scope, limits, context.clock.now_ms(), heard, deleting=deleting)
+    report(Result(faults=tuple(faults)))
 
 
 class RetainedRow(Identity):

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from resnap.replay.watching import Progress
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.judging.broker_start import BrokerStart
     from resnap.tiering.judging.inventory import PartitionInventory
@@ -92,8 +92,8 @@ class ScanRequest(Request):
     ] = False
 
 
-def run(request: ScanRequest, context: Context) -> Iterator[Reported[PartitionScan] | Unread]:
-    """Return what each partition in scope lacks.
+def run(request: ScanRequest, context: Context, report: Report) -> None:
+    """Report what each partition in scope lacks.
 
     Raises:
         UsageError, LogDirError: a source is not what it should be, unless each is scanned for itself.
@@ -105,19 +105,15 @@ def run(request: ScanRequest, context: Context) -> Iterator[Reported[PartitionSc
     to_know = partial(faults_of, releases=lambda: states.releases, sources=sources, expiration_ms=expiration_ms)
     if request.separately:
         faults = partial(to_know, log_dirs=len(request.scope.sources))
-        return _scanned_separately(request.scope, planner, context, faults)
+        _scan_separately(request.scope, planner, context, faults, report)
+        return
     selection = select(request.scope, sources)
     warn_of_gaps(request.scope, selection, context.warn)
     faults = partial(to_know, log_dirs=most_of_a_broker(selection.log_dirs))
     high_watermark = high_watermark_of(request.scope, selection, sources, context.warn)
-    return _scanned_with_progress(selection, high_watermark, planner, faults, context)
-
-
-def _scanned_with_progress(
-    selection: Selection, high_watermark: int | None, planner: Planner, faults: _FaultsOf, context: Context
-) -> Iterator[Reported[PartitionScan] | Unread]:
     with context.progress("scan") as (progress,):
-        yield from scan_partitions(selection, high_watermark, planner, faults, progress)
+        for result in scan_partitions(selection, high_watermark, planner, faults, progress):
+            report(result)
 
 
 def scan_partitions(
@@ -144,9 +140,7 @@ def scan_partitions(
     )
 
 
-def _scanned_separately(
-    scope: Scope, planner: Planner, context: Context, faults: _FaultsOf
-) -> Iterator[Reported[PartitionScan] | Unread]:
+def _scan_separately(scope: Scope, planner: Planner, context: Context, faults: _FaultsOf, report: Report) -> None:
     several = scope
     for source in scope.sources:
         found: list[Reported[PartitionScan] | Unread] = []
@@ -165,13 +159,14 @@ def _scanned_separately(
             pass  # no fault of the source, as a new disk of a broker: what was seen in it before is gone
         except ResnapError as error:
             context.observer.not_scanned(source, error)
-            yield Unread(faults=(error,), partly_done=True)
+            report(Unread(faults=(error,), partly_done=True))
             continue
         unread = [fault for result in found if isinstance(result, Unread) for fault in result.faults]
         scans = [result.what for result in found if isinstance(result, Reported)]
         what = f"{some(len(unread), 'partition')} could not be read: {unread[0]}" if unread else None
         context.observer.scanned(source, scans, what)
-        yield from found
+        for result in found:
+            report(result)
     context.observer.scanned_all()
 
 

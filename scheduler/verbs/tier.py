@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import chain
 from sys import intern
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,9 +64,9 @@ from resnap.tiering.selection import with_progress
 from resnap.tiering.tier import LeftToShip, TieredPartition, TierEnd, TierWork, left_to_ship, plans_of, tier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from resnap.scheduler.job.contract import Context, Results
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Place
@@ -89,8 +90,8 @@ class TierRequest(Request):
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")]
 
 
-def run(request: TierRequest, context: Context) -> Results[Result]:
-    """Return what ships, and reports each partition as it is done; with ``dry_run`` what would be replayed.
+def run(request: TierRequest, context: Context, report: Report) -> None:
+    """Ship, and report each partition as it is done; with ``dry_run`` report what would be replayed.
 
     Raises:
         StalePlanError: what the plan was made for has changed.
@@ -109,18 +110,16 @@ def run(request: TierRequest, context: Context) -> Results[Result]:
         warn=context.warn,
     )
     if settings.dry_run:
-        return _dry_run(request, work, context)
+        _dry_run(request, work, context, report)
+        return
     if isinstance(work.store, LocalObjectStore):
         work.store.check_writable()
 
-    def ship(report: Callable[[Result], None]) -> None:
-        def heard(row: TierRow) -> None:
-            for result in _results(row, work.planner.engine.reading.sources, context):
-                report(result)
+    def heard(row: TierRow) -> None:
+        for result in _results(row, work.planner.engine.reading.sources, context):
+            report(result)
 
-        tier(request.scope, work, heard, saved=request.saved)
-
-    return ship
+    tier(request.scope, work, heard, saved=request.saved)
 
 
 def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Result]:
@@ -176,14 +175,14 @@ def _stops(planner: Planner, left: LeftToShip, starts: Mapping[Place, BrokerStar
         yield f"{reason.value}: {selected.topic_partition}{more}: {first.detail}: {first.hint}"
 
 
-def _dry_run(request: TierRequest, work: TierWork, context: Context) -> Iterator[Result]:
+def _dry_run(request: TierRequest, work: TierWork, context: Context, report: Report) -> None:
     with context.progress("look", "plan") as (looking, planning):
         left = left_to_ship(request.scope, work, request.saved, looking)
         planned = plans_of(work, left.orders, planning)
     starts = left.selection.starts(work.planner.engine.reading.sources)
-    yield from _beginning(left, starts, context)
-    yield from map(would_replay, planned)
-    yield Result(warnings=tuple(_stops(work.planner, left, starts, context)))
+    for result in chain(_beginning(left, starts, context), map(would_replay, planned)):
+        report(result)
+    report(Result(warnings=tuple(_stops(work.planner, left, starts, context))))
     faults: dict[TopicPartition, tuple[DataError, ...]] = {}
     others = 0
     for order in left.orders:
@@ -194,11 +193,12 @@ def _dry_run(request: TierRequest, work: TierWork, context: Context) -> Iterator
         gap = next((one for one in bad if one.reason is Reason.MISSING_OFFSETS), None)  # all is refused then
         others += sum(stop is None or offset < stop for offset in sound) if gap is None else 0
         if gap is not None:
-            yield Result(warnings=(f"{order.topic_partition}: ships nothing: {gap.reason}: {gap.detail}: {gap.hint}",))
+            what = f"{order.topic_partition}: ships nothing: {gap.reason}: {gap.detail}: {gap.hint}"
+            report(Result(warnings=(what,)))
         if found := _refusals_at_fault(order.topic_partition, (*order.left.candidates.refusals, *bad)):
             faults[order.topic_partition] = tuple(found)
     for name, errors in faults.items():
-        yield Result(topic_partition=name, state=PartitionState.FAILED, faults=errors, partly_done=others > 0)
+        report(Result(topic_partition=name, state=PartitionState.FAILED, faults=errors, partly_done=others > 0))
     for order in (order for order in left.orders if order.doubted):
         number = len(order.doubted)
         what = (
@@ -206,7 +206,7 @@ def _dry_run(request: TierRequest, work: TierWork, context: Context) -> Iterator
             f" {order.doubted[0].base_offset} on, {agreeing(number, 'was', 'were')} made under narrower rules than"
             " those of this run, or from a shorter log: the run will compare them with a replay"
         )
-        yield Result(warnings=(what,))
+        report(Result(warnings=(what,)))
 
 
 def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Planner) -> Iterator[Refusal]:

@@ -43,9 +43,9 @@ from resnap.tiering.verify import Unfit, verify
 from resnap.tiering.verifying.verification import VerifiedSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from resnap.scheduler.job.contract import Context, Results
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
     from resnap.tiering.planner import Planned, Planner
     from resnap.tiering.selection import Selection
@@ -114,13 +114,16 @@ class VerifyRequest(Request):
         return replace(self, scope=replace(self.scope, sources=(store,)), store=store)
 
 
-def run(request: VerifyRequest, context: Context) -> Results[Result]:
-    """Return the verdicts on the snapshots of log dirs, or on a store; raises as ``_of_log_dirs`` or ``_of_store``."""
-    return _of_log_dirs(request, context) if request.store is None else _of_store(request, request.store, context)
+def run(request: VerifyRequest, context: Context, report: Report) -> None:
+    """Report on the snapshots of log dirs, or on a store; raises as ``_of_log_dirs`` or ``_of_store``."""
+    if request.store is None:
+        _of_log_dirs(request, context, report)
+    else:
+        _of_store(request, request.store, context, report)
 
 
-def _of_log_dirs(request: VerifyRequest, context: Context) -> Iterator[Result]:
-    """Return how the snapshots of each partition compare with a replay.
+def _of_log_dirs(request: VerifyRequest, context: Context, report: Report) -> None:
+    """Report how the snapshots of each partition compare with a replay.
 
     Raises:
         UsageError, LogDirError: a source is not what it should be.
@@ -139,7 +142,8 @@ def _of_log_dirs(request: VerifyRequest, context: Context) -> Iterator[Result]:
         _unusable(selection) if request.snapshots is None else _unusable_staged(selection, request.snapshots, planner)
     )
     compared = _compare(planner, [plan for plan in planned if plan.plan.boundaries], context)
-    return chain(unread(selection, partly_done=False), [unusable], compared)
+    for result in chain(unread(selection, partly_done=False), [unusable], compared):
+        report(result)
 
 
 def _unusable(selection: Selection) -> Result:
@@ -176,8 +180,8 @@ def _compare(planner: Planner, planned: list[Planned], context: Context) -> Iter
         yield Result(faults=(VerificationError(what, hint=hint),))
 
 
-def _of_store(request: VerifyRequest, url: str, context: Context) -> Results[Result]:
-    """Return what reads a store back, and reports segments, then what they are together, then snapshots.
+def _of_store(request: VerifyRequest, url: str, context: Context, report: Report) -> None:
+    """Read a store back, and report segments, then what they are together, then snapshots.
 
     Raises:
         StoreError: the store failed.
@@ -192,22 +196,19 @@ def _of_store(request: VerifyRequest, url: str, context: Context) -> Results[Res
     if not waiting:
         raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(url)
 
-    def do(report: Callable[[Result], None]) -> None:
-        has_manifests = False
+    has_manifests = False
 
-        def reported() -> Iterator[Sequence[StoreCheck]]:
-            nonlocal has_manifests
-            while checks := waiting.pop() if waiting else next(groups, None):
-                has_manifests = has_manifests or any(check.listing.manifests for check in checks)
-                incomplete = [partition for check in checks for partition in check.listing.incomplete]
-                report(Reported(what=checks, warnings=tuple(incomplete_warning(incomplete, url))))
-                yield checks
+    def reported() -> Iterator[Sequence[StoreCheck]]:
+        nonlocal has_manifests
+        while checks := waiting.pop() if waiting else next(groups, None):
+            has_manifests = has_manifests or any(check.listing.manifests for check in checks)
+            incomplete = [partition for check in checks for partition in check.listing.incomplete]
+            report(Reported(what=checks, warnings=tuple(incomplete_warning(incomplete, url))))
+            yield checks
 
-        verify(reported(), journal, context.progress, context.warn, lambda row: report(_result(row, url, context)))
-        if not has_manifests:
-            report(Result(faults=(_nothing_shipped(url),)))
-
-    return do
+    verify(reported(), journal, context.progress, context.warn, lambda row: report(_result(row, url, context)))
+    if not has_manifests:
+        report(Result(faults=(_nothing_shipped(url),)))
 
 
 def _result(row: VerifyRow, url: str, context: Context) -> Result:

@@ -19,7 +19,7 @@ from resnap.tiering.selection import select
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from resnap.scheduler.job.contract import Context
+    from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
     from resnap.storage.log.partition_dir import PartitionDir
 
@@ -44,14 +44,15 @@ class Counted(Result):
     batches: int
 
 
-def run(request: BatchesRequest, context: Context) -> Iterator[Result]:
-    """Yield the partitions that have enough batches."""
+def run(request: BatchesRequest, context: Context, report: Report) -> None:
+    """Report the partitions that have enough batches."""
     selection = select(request.scope, context.engine().reading.sources)
-    yield from unread(selection)
+    for problem in unread(selection):
+        report(problem)
     for partition in selection.partitions:
         batches = _count(partition.inventory.partition)
         if batches >= request.least:
-            yield Counted(topic_partition=partition.topic_partition, state=PartitionState.DONE, batches=batches)
+            report(Counted(topic_partition=partition.topic_partition, state=PartitionState.DONE, batches=batches))
 
 
 def _count(partition: PartitionDir) -> int:

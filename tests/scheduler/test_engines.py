@@ -37,7 +37,7 @@ def one_run(engine, name):
     into = Path.cwd() / name
     context = SilentContext(settings, FixedClock(NOW_MS), engine)
     done = []
-    run(RegenerateRequest(scope=Scope(sources=(str(directory),)), into=str(into)), context)(done.append)
+    run(RegenerateRequest(scope=Scope(sources=(str(directory),)), into=str(into)), context, done.append)
     return {path.name: path.read_bytes().hex() for path in sorted(into.glob("*/*.snapshot"))}
 
 told = {"jvms": [], "snapshots": []}

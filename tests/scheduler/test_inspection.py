@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.contract import Reported
+from resnap.scheduler.job.contract import Report, Reported
 from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.verbs.inspect.file import InspectRequest, InspectView, Opened, run
 from resnap.scheduler.verbs.inspect.opened_file import Kind, kind_by_content, kind_by_name
@@ -23,7 +24,7 @@ from tests.logs.transaction_log import NOW_MS, step, write_segment
 from tests.scheduler.contexts import SilentContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from resnap.tiering.engine import Engine
@@ -33,26 +34,26 @@ if TYPE_CHECKING:
 Shown = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]
 
 
-def results(file: object, *, verify_crc: bool = False, **options: Any) -> Iterator[Opened | Reported[Any]]:
-    """Yield what the job yields: nothing in it replays."""
+def inspect(file: object, report: Report, *, verify_crc: bool = False, **options: Any) -> None:
+    """Do what the job does: nothing in it replays."""
     context = SilentContext(load_settings({"verify_crc": verify_crc}), SystemClock(), cast("Engine", None))
-    return run(InspectRequest(scope=Scope(sources=()), file=str(file), **options), context)
+    run(InspectRequest(scope=Scope(sources=()), file=str(file), **options), context, report)
 
 
 def shown(file: object, **options: Any) -> Shown:
     """Return head, rows and tail of an inspection."""
-    view = InspectView()
-    rows = [dict(row) for result in results(file, **options) for row in view.rows(result)]
+    view, rows = InspectView(), list[dict[str, Any]]()
+    inspect(file, lambda result: rows.extend(map(dict, view.rows(result))), **options)
     return dict(view.head()), rows, dict(view.totals())
 
 
 def damaged(file: object, **options: Any) -> tuple[list[dict[str, Any]], FormatError]:
     """Return the rows before the damage, and the damage."""
-    rows: list[dict[str, Any]] = []
+    found: list[Opened | Reported[Any]] = []
     with pytest.raises(FormatError) as caught:
-        rows.extend(dict(result.what) for result in results(file, **options) if isinstance(result, Reported))
+        inspect(file, found.append, **options)
     assert caught.value.file == str(file)
-    return rows, caught.value
+    return [dict(result.what) for result in found if isinstance(result, Reported)], caught.value
 
 
 @pytest.fixture
@@ -154,10 +155,11 @@ def test_a_large_segment_is_never_held(tmp_path: Path) -> None:
         for offset in range(640):
             file.write(a_batch(offset=offset, base_sequence=offset, values=filler))
     tracemalloc.start()
-    count = sum(isinstance(result, Reported) for result in results(path))
+    counts: Counter[type] = Counter()
+    inspect(path, lambda result: counts.update([type(result)]))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert count == 640
+    assert counts[Reported] == 640
     assert peak < 8 << 20 < path.stat().st_size
 
 

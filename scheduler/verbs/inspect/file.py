@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from resnap.scheduler.cli.flags import CHECKING, DUMPED, STORE
-from resnap.scheduler.job.contract import Context, Reported, Request, Result, Verb, View
+from resnap.scheduler.job.contract import Context, Report, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import sources_of
 from resnap.scheduler.verbs.inspect.files import INSPECTORS
 from resnap.scheduler.verbs.inspect.opened_file import Kind, kind_by_content, kind_by_name, opened_file
@@ -148,14 +148,14 @@ class InspectRequest(Request):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(Result):
-    """What the file is: the first result. The rows of ``answer`` follow, a result each."""
+    """What the file is: the first result. The rows of ``answer`` follow, a result each, unless they are dumped."""
 
     kind: Kind
     answer: Answer
 
 
-def run(request: InspectRequest, context: Context) -> Iterator[Opened | Reported[Row]]:
-    """Yield what the file is, then its entries; of a damaged file all those before the damage.
+def run(request: InspectRequest, context: Context, report: Report) -> None:
+    """Report what the file is, then its entries; of a damaged file all those before the damage.
 
     Raises:
         UsageError: no such file, it is not known what it is, or Kafka's tool shows no such file.
@@ -177,11 +177,13 @@ def run(request: InspectRequest, context: Context) -> Iterator[Opened | Reported
         head = {"file": file, "kind": str(kind), "sizeBytes": opened.reader.size_bytes, **answer.head}
         if request.limit is not None:
             head["limit"] = request.limit
+        rows = islice(answer.rows, request.limit)
         if as_dump:
             check_dump(kind, head)
-        yield Opened(kind=kind, answer=replace(answer, head=head))
-        for row in islice(answer.rows, request.limit):
-            yield Reported(what=row)
+        report(Opened(kind=kind, answer=replace(answer, head=head, rows=rows)))
+        if not as_dump:
+            for row in rows:
+                report(Reported(what=row))
 
 
 class InspectView(View["Opened | Reported[Row]"]):
@@ -211,10 +213,11 @@ class InspectView(View["Opened | Reported[Row]"]):
         """Return what the entries came to; of a file without entries, the facts about it."""
         return self._opened.answer.tail() if self.kind else self.head()
 
-    def dump(self, rows: Iterable[Row]) -> Iterator[str]:
-        """Return the lines that Kafka's own dump tool prints."""
-        answer = replace(self._opened.answer, rows=rows)
-        return chain([f"Dumping {answer.head['file']}"], _DUMPS[self._opened.kind](answer))
+    def dump(self, result: Opened | Reported[Row]) -> Iterator[str]:
+        """Yield the lines that Kafka's own dump tool prints."""
+        if isinstance(result, Opened):
+            yield f"Dumping {result.answer.head['file']}"
+            yield from _DUMPS[result.kind](result.answer)
 
 
 VERB = Verb(
