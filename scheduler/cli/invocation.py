@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import SystemClock
-from resnap.scheduler.job.contract import Observer, Result
+from resnap.scheduler.job.contract import Context, Result
 from resnap.scheduler.output.progress import show_progress
 from resnap.scheduler.output.rendering import Answer
 from resnap.storage.errors import ResnapError
@@ -30,8 +30,8 @@ R = TypeVar("R", bound=Result)
 
 
 @dataclass(slots=True, kw_only=True)
-class Invocation:
-    """The first argument of every command."""
+class Invocation(Context):
+    """The first argument of every command; an interrupt raises KeyboardInterrupt in it."""
 
     settings: Settings
     flags: Mapping[str, object]
@@ -47,14 +47,6 @@ class Invocation:
 
     at_end: ExitStack = field(default_factory=ExitStack)
     """Closed when the command ends, however it does."""
-
-    @property
-    def observer(self) -> Observer:
-        """Nothing hears of it: what a command finds is in its answer."""
-        return Observer()
-
-    def check(self) -> None:
-        """Do nothing: an interrupt raises KeyboardInterrupt in the command."""
 
     def engine(self, *, ahead: bool = False) -> Engine:
         """Return the engine of this command; it is closed when the command ends."""

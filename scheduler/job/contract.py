@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property, partial
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -127,8 +127,41 @@ class Mismatch(StrEnum):
     """A shipped snapshot is not what a replay gives."""
 
 
-class Observer:
-    """Is notified of what a job finds and makes, for metrics, charges and the overview; this one ignores it all."""
+class Context:
+    """What a job has at hand, and tells what it finds and makes, for metrics, charges and the overview.
+
+    The shell's is ``Invocation``, which hears nothing of the latter: it is in the answer. The service's is
+    ``RunContext``.
+
+    Attributes:
+        settings: what the run is configured by.
+        clock: what time it is.
+
+    """
+
+    settings: Settings
+    clock: Clock
+
+    def engine(self, *, ahead: bool = False) -> Engine:
+        """Return what replays for this run; the caller of the job closes it.
+
+        ``ahead`` is whether a replay follows as soon as there is a plan, so that Spark may start before.
+        """
+        raise NotImplementedError
+
+    def progress(self, *tasks: str) -> AbstractContextManager[Sequence[Progress]]:
+        """Give what to report to while ``tasks`` last that go on side by side, one for each."""
+        raise NotImplementedError
+
+    def note(self, text: str) -> None:
+        """Say what is as it should be."""
+
+    def warn(self, text: str) -> None:
+        """Say what may lead to trouble."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise CancelledError if the run is to end; progress and results do so, too."""
 
     def scanned(self, source: str, partitions: Sequence[PartitionScan], unread: str | None) -> None:
         """Keep what a scan of a whole source showed; ``unread`` says what of it could not be read."""
@@ -159,48 +192,6 @@ class Observer:
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas of the running cluster are in a state other than in order."""
-
-
-class Context(Protocol):
-    """What a job has at hand while it runs. The shell's is ``Invocation``, the service's ``RunContext``."""
-
-    @property
-    def settings(self) -> Settings:
-        """What the run is configured by."""
-        ...
-
-    @property
-    def clock(self) -> Clock:
-        """What time it is."""
-        ...
-
-    @property
-    def observer(self) -> Observer:
-        """Is notified of what is found and made."""
-        ...
-
-    def engine(self, *, ahead: bool = False) -> Engine:
-        """Return what replays for this run; the caller of the job closes it.
-
-        ``ahead`` is whether a replay follows as soon as there is a plan, so that Spark may start before.
-        """
-        ...
-
-    def progress(self, *tasks: str) -> AbstractContextManager[Sequence[Progress]]:
-        """Give what to report to while ``tasks`` last that go on side by side, one for each."""
-        ...
-
-    def note(self, text: str) -> None:
-        """Say what is as it should be."""
-        ...
-
-    def warn(self, text: str) -> None:
-        """Say what may lead to trouble."""
-        ...
-
-    def check(self) -> None:
-        """Raise CancelledError if the run is to end; progress and results do so, too."""
-        ...
 
 
 R = TypeVar("R", bound=Result)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
-from resnap.scheduler.job.contract import Observer, PartitionState, Result, verb_of
+from resnap.scheduler.job.contract import Context, PartitionState, Result, verb_of
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.progress import ProgressState, TrackedProgress, progress_row
 from resnap.scheduler.output.records import row_of
@@ -193,7 +193,13 @@ class Execution:
         saved = self._saved_plan(run)
         scope = scope_for(settings, run.request, saved)
         context = RunContext(
-            settings=settings, run=run, scope=scope, service=self, configured=scanned_sources(settings), report=report
+            settings=settings,
+            clock=self.clock,
+            run=run,
+            scope=scope,
+            service=self,
+            configured=scanned_sources(settings),
+            report=report,
         )
         verb = verb_of(run.kind)
         destination = run.request.destination
@@ -223,14 +229,15 @@ def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None =
     return replace(scope, partitions=request.partitions or scope.partitions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext(Observer):
+@dataclass(slots=True, kw_only=True)
+class RunContext(Context):
     """What a job has at hand while the service runs it.
 
     It keeps what the run finds and makes, for the overview, the metrics and the quota of its principal.
     """
 
     settings: Settings
+    clock: Clock
     run: Run
     scope: Scope
     service: Execution
@@ -252,7 +259,7 @@ class RunContext(Observer):
             return
         for place in self.service.scans.check_repairs(kept_as, self.scope.wants_partition, cache(self._holds)):
             text = "what runs have put there does not count until a scan finds it: it is gone, or cannot be read"
-            self.service.observer.warn(f"{place}: {text}")
+            self.warn(f"{place}: {text}")
         self.service.scans.keep(kept_as, (row_of(ScanRow, scan) for scan in partitions), self._replaces, unread=unread)
         tierable = [scan.selected.inventory for scan in partitions if can_be_tiered(scan.selected.inventory)]
         segments = sum(len(inventory.partition.segments) for inventory in tierable)
@@ -298,7 +305,7 @@ class RunContext(Observer):
     ) -> None:
         """Keep that there is a snapshot, or a shipped segment, for these boundaries of a partition now."""
         repair = RunRepair(
-            how=how, destination=destination, offsets=offsets, run_id=self.run.id, at_ms=self.service.clock.now_ms()
+            how=how, destination=destination, offsets=offsets, run_id=self.run.id, at_ms=self.clock.now_ms()
         )
         topic, partition = selected.topic_partition
         for source in dict.fromkeys((*self.configured, *self.scope.sources)):
@@ -314,7 +321,7 @@ class RunContext(Observer):
         try:
             data = self.service.engine.reading.sources.read(snapshot) if isinstance(snapshot, str) else snapshot
         except ResnapError as error:
-            self.service.observer.warn(f"{snapshot!r} is not charged to {self.run.principal}: {error}")
+            self.warn(f"{snapshot!r} is not charged to {self.run.principal}: {error}")
         else:
             ids = read_snapshot_array(data)["producer_id"]
             self.service.admission.activated(self.run.principal, ids.tolist())
@@ -328,16 +335,6 @@ class RunContext(Observer):
         if self.run.is_of_everything:
             self.service.observer.replicas(states)
 
-    @property
-    def observer(self) -> RunContext:
-        """Itself is notified of what is found and made."""
-        return self
-
-    @property
-    def clock(self) -> Clock:
-        """What time it is."""
-        return self.service.clock
-
     def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002 - Spark stays, once it runs
         """Return the engine that all runs share."""
         return self.service.engine
@@ -345,9 +342,6 @@ class RunContext(Observer):
     def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
         """Return what stores the progress of each of ``tasks``."""
         return nullcontext([self.report.progress(task) for task in tasks])
-
-    def note(self, text: str) -> None:
-        """Ignore it: it is in the results."""
 
     def warn(self, text: str) -> None:
         """Write it to the log."""

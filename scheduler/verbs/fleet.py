@@ -36,7 +36,7 @@ from resnap.tiering.judging.readiness import Verdict
 from resnap.tiering.selection import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from resnap.scheduler.job.contract import Context, Report
     from resnap.scheduler.output.rendering import Row
@@ -208,8 +208,7 @@ def run_gate(request: GateRequest, context: Context, report: Report) -> None:
             findings=findings,
             wants=is_selected(settings),
         )
-    for result in results(gate.obstacles(), gate.unknown()):
-        report(result)
+    report_all(report, gate.obstacles(), gate.unknown())
 
 
 def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> None:
@@ -224,11 +223,11 @@ def check_topics(globs: Sequence[str], places: Sequence[PartitionReplicas]) -> N
         raise UsageError(f"no topic of the cluster matches {named}", hint="without --topic all topics count")
 
 
-def results(obstacles: Iterable[Stop], unknown: Iterable[str]) -> Iterator[Result]:
-    """Yield each reason against it, then what is not known."""
+def report_all(report: Report, obstacles: Iterable[Stop], unknown: Iterable[str]) -> None:
+    """Report each reason against it, then what is not known."""
     for obstacle in obstacles:
-        yield Reported(what=obstacle)
-    yield Result(faults=tuple(ClusterError(f"not known: {why}", hint=_GATE_HINT) for why in unknown))
+        report(Reported(what=obstacle))
+    report(Result(faults=tuple(ClusterError(f"not known: {why}", hint=_GATE_HINT) for why in unknown)))
 
 
 def _places(cluster: Cluster, context: Context) -> Sequence[PartitionReplicas]:

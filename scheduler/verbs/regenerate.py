@@ -83,15 +83,15 @@ def _notify(replayed: Replayed, into: str, sink_url: str, context: Context) -> N
     selected, result = replayed.planned.selected, replayed.result
     made = [boundary.offset for boundary in result.boundaries if boundary.outcome is BoundaryOutcome.REBUILT]
     unchanged = [known.offset for known in replayed.planned.still_valid]
-    context.observer.made(selected, "regenerated", into, frozenset([*made, *unchanged]))
-    context.observer.snapshots(
+    context.made(selected, "regenerated", into, frozenset([*made, *unchanged]))
+    context.snapshots(
         selected.log_dir.cluster_id,
         made=len(made),
         failed=len(result.boundaries) - len(made),
         unchanged=len(unchanged),
     )
     if made:
-        context.observer.activated(f"{sink_url}/{snapshot_key(result.topic_partition, max(made))}")
+        context.activated(f"{sink_url}/{snapshot_key(result.topic_partition, max(made))}")
 
 
 VERB = Verb(

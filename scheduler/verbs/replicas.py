@@ -122,10 +122,11 @@ def run(request: ReplicasRequest, context: Context, report: Report) -> None:
         hint = "without --topic all topics that the user may describe are checked"
         raise UsageError("the cluster has no requested partition, or does not show it", hint=hint)
     states = Counter(finding.state for finding in found)
-    context.observer.replicas({state.value: states[state] for state in ReplicaState})
+    context.replicas({state.value: states[state] for state in ReplicaState})
     globs, partitions = request.scope.unmatched(check.names)
     unseen = [*globs, *sorted(set(partitions))]
-    for result in results(
+    report_all(
+        report,
         found,
         check.partitions,
         check.replicas,
@@ -133,8 +134,7 @@ def run(request: ReplicasRequest, context: Context, report: Report) -> None:
         not_replayed=not_replayed,
         unseen=unseen,
         releases=releases,
-    ):
-        report(result)
+    )
 
 
 def check_of(cluster: Cluster, wants: Callable[[TopicPartition], bool], context: Context) -> ReplicaCheck:
@@ -148,7 +148,8 @@ def check_of(cluster: Cluster, wants: Callable[[TopicPartition], bool], context:
     )
 
 
-def results(
+def report_all(
+    report: Report,
     found: Sequence[ReplicaFinding],
     partitions: int,
     replicas: int,
@@ -157,28 +158,27 @@ def results(
     not_replayed: int = 0,
     unseen: Sequence[str] = (),
     releases: BrokerReleases | None = None,
-) -> Iterator[Reported[Sequence[ReplicaFinding]] | ReplicaTotals]:
-    """Yield the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
+) -> None:
+    """Report the findings by partition, then the totals; ``unseen`` are requested topics that do not exist."""
     by_partition: dict[TopicPartition, list[ReplicaFinding]] = defaultdict(list)
     for finding in found:
         by_partition[finding.topic_partition].append(finding)
     for topic_partition, of_partition in sorted(by_partition.items()):
         is_lagging = all(finding.state is ReplicaState.LAGGING for finding in of_partition)
-        yield Reported(
-            topic_partition=topic_partition,
-            state=PartitionState.DONE if is_lagging else PartitionState.FAILED,
-            what=of_partition,
+        state = PartitionState.DONE if is_lagging else PartitionState.FAILED
+        report(Reported(topic_partition=topic_partition, state=state, what=of_partition))
+    report(
+        ReplicaTotals(
+            state=PartitionState.DONE,
+            partitions=partitions,
+            replicas=replicas,
+            alone=alone,
+            not_replayed=not_replayed,
+            releases=releases,
+            faults=(*_not_known(found), *(_not_there(topic) for topic in unseen if not has_magic(topic))),
+            warnings=tuple(f"no topic that the cluster shows matches {glob}" for glob in unseen if has_magic(glob)),
+            findings=tuple(_lost(found)),
         )
-    yield ReplicaTotals(
-        state=PartitionState.DONE,
-        partitions=partitions,
-        replicas=replicas,
-        alone=alone,
-        not_replayed=not_replayed,
-        releases=releases,
-        faults=(*_not_known(found), *(_not_there(topic) for topic in unseen if not has_magic(topic))),
-        warnings=tuple(f"no topic that the cluster shows matches {glob}" for glob in unseen if has_magic(glob)),
-        findings=tuple(_lost(found)),
     )
 
 

@@ -158,16 +158,16 @@ def _scan_separately(scope: Scope, planner: Planner, context: Context, faults: _
         except NothingInScopeError:
             pass  # no fault of the source, as a new disk of a broker: what was seen in it before is gone
         except ResnapError as error:
-            context.observer.not_scanned(source, error)
+            context.not_scanned(source, error)
             report(Unread(faults=(error,), partly_done=True))
             continue
         unread = [fault for result in found if isinstance(result, Unread) for fault in result.faults]
         scans = [result.what for result in found if isinstance(result, Reported)]
         what = f"{some(len(unread), 'partition')} could not be read: {unread[0]}" if unread else None
-        context.observer.scanned(source, scans, what)
+        context.scanned(source, scans, what)
         for result in found:
             report(result)
-    context.observer.scanned_all()
+    context.scanned_all()
 
 
 def _scan(

@@ -123,7 +123,7 @@ def run(request: TierRequest, context: Context, report: Report) -> None:
 
 
 def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Result]:
-    """Yield the results for one report of the work, and notify the observer."""
+    """Yield the results for one report of the work, and tell the context of them."""
     match row:
         case LeftToShip():
             is_any = any(order.left.candidates.segments for order in row.orders)
@@ -135,7 +135,7 @@ def _results(row: TierRow, sources: Sources, context: Context) -> Iterator[Resul
         case TierEnd():
             yield Reported(what=row, partly_done=row.partly_done)
         case VerificationError():
-            context.observer.mismatches(Mismatch.SNAPSHOT, 1)
+            context.mismatches(Mismatch.SNAPSHOT, 1)
             yield Result(findings=(row,))
 
 
@@ -147,7 +147,7 @@ def _beginning(left: LeftToShip, starts: Mapping[Place, BrokerStart], context: C
     yield from unread(left.selection)
     for order in (order for order in left.orders if order.left.failures):
         failures = order.left.failures
-        context.observer.mismatches(Mismatch.OBJECT, sum(isinstance(one, VerificationError) for one in failures))
+        context.mismatches(Mismatch.OBJECT, sum(isinstance(one, VerificationError) for one in failures))
         yield Result(topic_partition=order.topic_partition, faults=failures, partly_done=True)
 
 
@@ -221,13 +221,13 @@ def _unfit(order: TierOrder, starts: Mapping[Place, BrokerStart], planner: Plann
 
 def _tiered_result(row: TieredPartition, context: Context) -> Reported[TieredPartition]:
     order, shipment = row
-    context.observer.mismatches(Mismatch.OBJECT, sum(isinstance(one, VerificationError) for one in shipment.failures))
+    context.mismatches(Mismatch.OBJECT, sum(isinstance(one, VerificationError) for one in shipment.failures))
     faults = (*shipment.failures, *_refusals_at_fault(order.topic_partition, shipment.eligibility.refusals))
     if not shipment.failures and shipment.eligibility.blocking is None:
         boundaries = frozenset(boundary.offset for boundary in order.selected.inventory.boundaries)
-        context.observer.made(order.selected, "shipped", order.store_url, boundaries)
+        context.made(order.selected, "shipped", order.store_url, boundaries)
     if shipment.newest_snapshot is not None:
-        context.observer.activated(shipment.newest_snapshot)
+        context.activated(shipment.newest_snapshot)
     done = PartitionState.DONE if shipment.shipped else PartitionState.NOTHING_TO_DO
     return Reported(
         topic_partition=shipment.topic_partition,

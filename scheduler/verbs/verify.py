@@ -212,7 +212,7 @@ def _of_store(request: VerifyRequest, url: str, context: Context, report: Report
 
 
 def _result(row: VerifyRow, url: str, context: Context) -> Result:
-    """Return the result that comes of what the work reports, and notify the observer of it."""
+    """Return the result that comes of what the work reports, and tell the context of it."""
     match row:
         case VerifiedSegment():
             return _read_back(row, url, context)
@@ -223,7 +223,7 @@ def _result(row: VerifyRow, url: str, context: Context) -> Result:
     problems = () if row.problem is None else (row.problem,)
     if isinstance(row.problem, StoreError):
         return Result(faults=problems)
-    context.observer.mismatches(Mismatch.SNAPSHOT, len(problems))
+    context.mismatches(Mismatch.SNAPSHOT, len(problems))
     return Reported(faults=problems, what=row)
 
 
@@ -233,7 +233,7 @@ def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Reporte
         fault_of(problem, repair if problem.partition(": ")[0].endswith(_REPAIRED) else verified.remedy)
         for problem in verified.problems
     )
-    context.observer.mismatches(Mismatch.OBJECT, sum(isinstance(error, VerificationError) for error in faults))
+    context.mismatches(Mismatch.OBJECT, sum(isinstance(error, VerificationError) for error in faults))
     return Reported(
         state=PartitionState.FAILED if faults else PartitionState.DONE,
         faults=faults,
@@ -247,8 +247,8 @@ def _read_back(verified: VerifiedSegment, url: str, context: Context) -> Reporte
 
 def _chain_result(one: Chain, context: Context) -> Reported[Chain]:
     gaps, overlaps = () if one.is_beside_unread else tuple(chain_gaps(one)), tuple(chain_overlaps(one))
-    context.observer.mismatches(Mismatch.GAP, len(gaps))
-    context.observer.mismatches(Mismatch.OVERLAP, len(overlaps))
+    context.mismatches(Mismatch.GAP, len(gaps))
+    context.mismatches(Mismatch.OVERLAP, len(overlaps))
     shared = (two for two in one.overlaps if two.is_one_lineage)
     return Reported(
         faults=(*gaps, *overlaps),

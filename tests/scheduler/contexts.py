@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from resnap.replay.watching import Progress
-from resnap.scheduler.job.contract import Observer
+from resnap.scheduler.job.contract import Context
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class SilentContext:
+class SilentContext(Context):
     settings: Settings
     clock: Clock
     replays: Engine
-    observer: Observer = field(default_factory=Observer)
 
     def engine(self, *, ahead: bool = False) -> Engine:  # noqa: ARG002
         return self.replays
@@ -30,8 +29,4 @@ class SilentContext:
     def progress(self, *tasks: str) -> AbstractContextManager[list[Progress]]:
         return nullcontext([Progress() for _ in tasks])
 
-    def note(self, text: str) -> None: ...
-
     def warn(self, text: str) -> None: ...
-
-    def check(self) -> None: ...

@@ -7,6 +7,7 @@ import json
 import shlex
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -16,7 +17,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.output.rendering import Output
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs import replicas as job
-from resnap.scheduler.verbs.replicas import ReplicasView, results
+from resnap.scheduler.verbs.replicas import ReplicasView, report_all
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import (
     ActiveProducer,
@@ -63,7 +64,7 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
         failures = Failures(said)
         context = Invocation(settings=Settings(), flags={}, output=Output("json"), failures=failures)
         view = ReplicasView(CONNECTION)
-        context.show(results(findings, partitions=2, replicas=5), view)
+        context.show(partial(report_all, found=findings, partitions=2, replicas=5), view)
         assert failures.exit_code(view.exit_code) == code, findings
         document = json.loads(capsys.readouterr().out)
         schemas.check("replicas", document)
@@ -80,7 +81,9 @@ def test_lost_state_outranks_replicas_that_do_not_answer_and_those_outrank_order
 def test_a_producer_without_an_open_transaction_is_as_the_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
     ended = LostProducer(KNOWN, KNOWN._replace(current_transaction_start_offset=None), (Loss.TRANSACTION,))
     context = Invocation(settings=Settings(), flags={}, output=Output("json"), failures=Failures(io.StringIO()))
-    context.show(results([replace(LOST, lost=(ended,))], partitions=1, replicas=3), ReplicasView(CONNECTION))
+    context.show(
+        partial(report_all, found=[replace(LOST, lost=(ended,))], partitions=1, replicas=3), ReplicasView(CONNECTION)
+    )
     document = json.loads(capsys.readouterr().out)
     schemas.check("replicas", document)
     (row,) = document["replicas"]
@@ -102,7 +105,7 @@ def test_the_commands_that_move_leadership_away_are_of_all_partitions_that_can_b
         replace(LOST, place=followed, broker_id=4),
     ]
     context = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
-    context.show(results(found, partitions=4, replicas=9), ReplicasView(CONNECTION))
+    context.show(partial(report_all, found=found, partitions=4, replicas=9), ReplicasView(CONNECTION))
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     (echo,) = (shlex.split(line) for line in lines if line.startswith("echo "))
     assert json.loads(echo[1]) == {
@@ -186,6 +189,6 @@ def test_the_next_step_is_named_whatever_was_found(
     capsys: pytest.CaptureFixture[str], findings: list[ReplicaFinding], said: str
 ) -> None:
     context = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
-    context.show(results(findings, partitions=2, replicas=5), ReplicasView(CONNECTION))
+    context.show(partial(report_all, found=findings, partitions=2, replicas=5), ReplicasView(CONNECTION))
     (told,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("Next:"))
     assert told.startswith(said)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.cli.failures import Failures
 from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.output.rendering import Output
 from resnap.scheduler.settings.settings import Settings
-from resnap.scheduler.verbs.fleet import GateView, results
+from resnap.scheduler.verbs.fleet import GateView, report_all
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.cluster.replica_comparison import PartitionReplicas, ReplicaFinding, ReplicaState
 from resnap.tiering.fleet import BrokerReplicas, Gate, GateReason, ScannedReplica
@@ -119,7 +120,7 @@ def test_reasons_beat_what_is_not_known_and_that_beats_yes(capsys: pytest.Captur
         failures = Failures(said)
         context = Invocation(settings=Settings(), flags={}, output=Output("json"), failures=failures)
         view = GateView(broker_id=2)
-        context.show(results(obstacles, unknown), view)
+        context.show(partial(report_all, obstacles=obstacles, unknown=unknown), view)
         assert failures.exit_code(view.exit_code) == code
         document = json.loads(capsys.readouterr().out)
         schemas.check("fleet-gate", document)
@@ -127,6 +128,6 @@ def test_reasons_beat_what_is_not_known_and_that_beats_yes(capsys: pytest.Captur
         assert (document["summary"]["broker"], document["summary"]["mayStop"]) == (2, code == 0)
         assert [f"not known: {one}" in said.getvalue() for one in unknown] == [True] * len(unknown)
         lines = Invocation(settings=Settings(), flags={}, output=Output("table"), failures=Failures(io.StringIO()))
-        lines.show(results(obstacles, unknown), GateView(broker_id=2))
+        lines.show(partial(report_all, obstacles=obstacles, unknown=unknown), GateView(broker_id=2))
         told = capsys.readouterr().out.splitlines()[-1]
         assert told.startswith("Next: stop it, " if code == 0 else "Next: the same command again, once ")
