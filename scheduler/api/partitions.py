@@ -119,14 +119,14 @@ def list_boundaries(services: Serving, seen: Seen, paging: Paging) -> Boundaries
 @_one.get("/snapshots/{offset}", summary="What a snapshot holds", responses=_READ)
 def get_snapshot(services: Serving, seen: Seen, offset: Offset, paging: Paging) -> SnapshotAnswer:
     """Return entries by producer id: of the snapshot beside the segments, else of the one that a run has made."""
-    loaded = services.partition_details.snapshot(seen, offset)
-    page, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)
+    file, entries = services.partition_details.snapshot(seen, offset)
+    page, following = paging.cut_whole(sorted(entries), lambda pid: pid, int)
     return SnapshotAnswer(
         **_partition_names(seen),
         offset=offset,
-        file=loaded.file,
-        entries=[producer_row(loaded.entries[pid]) for pid in page],
-        count=len(loaded.entries),
+        file=file,
+        entries=[producer_row(entries[pid]) for pid in page],
+        count=len(entries),
         next_cursor=following,
     )
 
@@ -140,7 +140,7 @@ def compare_snapshots(
     limit: Limit = PAGE,
 ) -> DifferenceAnswer:
     """Return the producers that came, went, and went on between two boundaries."""
-    before, after = (services.partition_details.snapshot(seen, boundary).entries for boundary in (offset, to))
+    before, after = (services.partition_details.snapshot(seen, boundary)[1] for boundary in (offset, to))
     found = difference(before, after)
     return DifferenceAnswer(
         **_partition_names(seen),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,7 +15,7 @@ from resnap.scheduler.output.rendering import Answer
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
     from resnap.replay.watching import Progress
@@ -66,8 +66,7 @@ class Invocation(Context):
             if self.output.form == "dump-log":
                 work(lambda result: self.output.dump(view.dump(result)))
             else:
-                with self._printing(view, lambda result: self._take(result, view, faults, findings)) as listen:
-                    work(listen)
+                self._print(work, view, lambda result: self._take(result, view, faults, findings))
         except ResnapError as error:
             faults.append(error)
         self.failures.report_all(faults)
@@ -75,9 +74,8 @@ class Invocation(Context):
         self.failures.report_all(findings)
         return view.exit_code or (findings[0].exit_code if findings and not has_failed else OK)
 
-    @contextmanager
-    def _printing(self, view: View[R], rows_of: Callable[[R], list[Row]]) -> Iterator[Callable[[R], None]]:
-        """Give what prints the rows of a result; the rest of the answer is printed at the end."""
+    def _print(self, work: Callable[[Report], None], view: View[R], rows_of: Callable[[R], list[Row]]) -> None:
+        """Do the work, and print the rows of each result as it comes; the rest of the answer is printed at the end."""
         is_table = self.output.form == "table"
         put: Callable[[Row | None], None] | None = None
 
@@ -89,7 +87,7 @@ class Invocation(Context):
                 put(row)
 
         try:
-            yield listen
+            work(listen)
             put = put or self._begin(view)
         except (KeyboardInterrupt, Exception):
             view.is_cut_short = put is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 from typing_extensions import TypedDict
@@ -40,8 +39,7 @@ class Sentence(NamedTuple):
         return f"{self.text}: {first_of(self.topics, MOST_NAMED)}." if self.topics else self.text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TieringAnswer:
+class TieringAnswer(NamedTuple):
     """A word, and sentences that say of which topics it is."""
 
     word: str
@@ -76,25 +74,20 @@ def answer_of(
             f"{some(unread, 'source')} could not be read, or not whole: what was not seen may stop a broker."
         )
         seen = [Sentence(f"Of what was seen, {some(len(ready), 'topic')} would be ready.")] if ready else []
-        return TieringAnswer(word="Not known yet", tone="none", sentences=[why, *seen, *rest])
+        return TieringAnswer("Not known yet", "none", [why, *seen, *rest])
     if not everything and (silent or not is_seen):
-        return TieringAnswer(word="Not known yet", tone="none", sentences=[Sentence("Nothing was scanned yet."), *rest])
+        return TieringAnswer("Not known yet", "none", [Sentence("Nothing was scanned yet."), *rest])
     if not tierable:
-        return TieringAnswer(
-            word="Nothing to tier", tone="none", sentences=rest or [Sentence("There is no topic that Kafka tiers.")]
-        )
+        return TieringAnswer("Nothing to tier", "none", rest or [Sentence("There is no topic that Kafka tiers.")])
     if not ready:
         word, tone = ("Not yet", "todo") if topics[Verdict.BLOCKED] else ("Not known yet", "none")
-        return TieringAnswer(
-            word=word, tone=tone, sentences=[Sentence(f"None of {some(everything, 'topic')} is ready."), *rest]
-        )
+        return TieringAnswer(word, tone, [Sentence(f"None of {some(everything, 'topic')} is ready."), *rest])
     what = "are ready" if on else "can be turned on now"
     already = f", {human_count(on)} of them on already" if on else ""
     first = Sentence(f"{human_count(len(ready))} of {some(everything, 'topic')} {what}{already}", ready)
     if len(ready) == tierable:
-        return TieringAnswer(word="Yes", tone="good", sentences=[first, *rest])
-    word = f"{human_count(len(ready))} of {some(everything, 'topic')}"
-    return TieringAnswer(word=word, tone="near", sentences=[first, *rest])
+        return TieringAnswer("Yes", "good", [first, *rest])
+    return TieringAnswer(f"{human_count(len(ready))} of {some(everything, 'topic')}", "near", [first, *rest])
 
 
 def turn_on_lines(topics: Sequence[str], settings: Settings) -> Iterator[str]:

@@ -29,7 +29,7 @@ from resnap.storage.stores.protocol import is_safe_path
 from resnap.storage.stores.urls import check_form, is_store_url, local_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.scheduler.runs.run import RunRequest
     from resnap.scheduler.settings.declaration import SettingFiles
@@ -140,7 +140,7 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
 
     """
     scheduled = [place for spec in settings.schedules for place in spec.sources]
-    sources = Places.of(
+    source = admitting(
         "allow-sources",
         [
             *settings.allow_sources,
@@ -153,12 +153,12 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
         check_form(asked.destination)
     remote = asked.settings.get("remote")
     targets = [spec.to for spec in settings.schedules if spec.to is not None]
-    destinations = Places.of("allow-destinations", [*settings.allow_destinations, *absolute_places(targets)])
+    destination = admitting("allow-destinations", [*settings.allow_destinations, *absolute_places(targets)])
     return replace(
         asked,
-        sources=tuple(sources.admit(place) for place in asked.sources),
-        destination=None if asked.destination is None else destinations.admit(asked.destination),
-        settings=asked.settings if remote is None else {**asked.settings, "remote": sources.admit(str(remote))},
+        sources=tuple(map(source, asked.sources)),
+        destination=None if asked.destination is None else destination(asked.destination),
+        settings=asked.settings if remote is None else {**asked.settings, "remote": source(str(remote))},
     )
 
 
@@ -225,53 +225,36 @@ _LONGEST: Final = 4096
 _S3: Final = "s3://"
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """The allowed local directories and prefixes of buckets. Links in directories are resolved each time."""
+def admitting(setting: str, allowed: Sequence[str]) -> Callable[[str], str]:
+    """Return what admits places at or below those that ``setting`` has: paths, ``file:///`` URLs, ``s3://`` URLs.
 
-    setting: str
-    directories: tuple[Path, ...]
-    prefixes: tuple[str, ...]
+    It returns the place to use for one: a path or ``file://`` URL without links, which are followed each time, or the
+    ``s3://`` URL. It raises UsageError for what is neither a path nor a URL of a known form, PlaceForbiddenError for
+    any other place.
 
-    @classmethod
-    def of(cls, setting: str, allowed: Sequence[str]) -> Places:
-        """Return the places of the setting ``setting``: paths, ``file:///`` URLs, ``s3://`` URLs.
+    Raises:
+        ConfigurationError: one of ``allowed`` has another form.
 
-        Raises:
-            ConfigurationError: one has another form.
+    """
+    try:
+        known = [_parse(place) for place in allowed]
+    except UsageError as error:
+        raise ConfigurationError(f"{setting}: {error}", hint=error.hint) from error
+    directories = [place for place in known if isinstance(place, Path)]
+    prefixes = [place for place in known if isinstance(place, str)]
 
-        """
-        try:
-            parsed = [_parse(place) for place in allowed]
-        except UsageError as error:
-            raise ConfigurationError(f"{setting}: {error}", hint=error.hint) from error
-        return cls(
-            setting,
-            tuple(place for place in parsed if isinstance(place, Path)),
-            tuple(place for place in parsed if isinstance(place, str)),
-        )
-
-    def admit(self, place: str) -> str:
-        """Return the place to use for ``place``: a path or ``file://`` URL without links, or the ``s3://`` URL.
-
-        Raises:
-            UsageError: neither a path nor a URL of a known form.
-            PlaceForbiddenError: it is outside the allowed places.
-
-        """
+    def admit(place: str) -> str:
         parsed = _parse(place)
         if isinstance(parsed, Path):
             path = _resolve(parsed)
-            allowed = filter(None, map(_resolve, self.directories))
-            if path is not None and any(path.is_relative_to(directory) for directory in allowed):
+            if path is not None and any(path.is_relative_to(below) for below in map(_resolve, directories) if below):
                 return path.as_uri() if is_store_url(place) else str(path)
-        elif any(parsed == prefix or parsed.startswith(f"{prefix}/") for prefix in self.prefixes):
+        elif any(parsed == prefix or parsed.startswith(f"{prefix}/") for prefix in prefixes):
             return parsed
-        raise PlaceForbiddenError(f"{place!r} is not a place that requests may name", hint=self._hint())
+        what = ", ".join(map(str, (*directories, *prefixes))) or "nothing: set it"
+        raise PlaceForbiddenError(f"{place!r} is not a place that requests may name", hint=f"{setting} allows {what}")
 
-    def _hint(self) -> str:
-        allowed = [*map(str, self.directories), *self.prefixes]
-        return f"{self.setting} allows {', '.join(allowed)}" if allowed else f"{self.setting} allows nothing: set it"
+    return admit
 
 
 def _parse(place: str) -> Path | str:

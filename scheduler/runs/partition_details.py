@@ -43,13 +43,6 @@ class ScannedBoundary(NamedTuple):
     made: bool
 
 
-class LoadedSnapshot(NamedTuple):
-    """A snapshot that was read, and from where."""
-
-    file: str
-    entries: Mapping[int, ProducerEntry]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDetails:
     """Reads what a page or a request wants to know of one partition; changes nothing."""
@@ -74,27 +67,24 @@ class PartitionDetails:
         inventory = selection.partitions[0].inventory
         ends = {above.base_offset: ended for ended, above in pairwise(inventory.partition.segments)}
         made = frozenset[int]().union(*(repair.offsets for repair in self.scans.repairs(seen)))
-        found = []
-        for boundary in inventory.boundaries:
-            ended = ends.get(boundary.offset)
-            found.append(
-                ScannedBoundary(
-                    offset=boundary.offset,
-                    base_offset=None if ended is None else ended.base_offset,
-                    size_bytes=None if ended is None else ended.size_bytes,
-                    state=boundary.state.value,
-                    detail=boundary.detail,
-                    made=boundary.offset in made and not boundary.state.is_usable,
-                )
+        return [
+            ScannedBoundary(
+                offset=boundary.offset,
+                base_offset=None if ended is None else ended.base_offset,
+                size_bytes=None if ended is None else ended.size_bytes,
+                state=boundary.state.value,
+                detail=boundary.detail,
+                made=boundary.offset in made and not boundary.state.is_usable,
             )
-        return found
+            for boundary, ended in ((boundary, ends.get(boundary.offset)) for boundary in inventory.boundaries)
+        ]
 
     def segments(self, seen: ScannedPartition) -> Sequence[SegmentSpan]:
         """Return the segments as they are now, ascending; raises as ``boundaries``."""
         return self.reads.run(lambda: segment_spans(self._partition(seen), self.engine.reading.sources))
 
-    def snapshot(self, seen: ScannedPartition, offset: int) -> LoadedSnapshot:
-        """Return the snapshot at ``offset``: the one beside the segments, else one that a run has made.
+    def snapshot(self, seen: ScannedPartition, offset: int) -> tuple[str, Mapping[int, ProducerEntry]]:
+        """Return the file and entries of the snapshot at ``offset``: beside the segments, else one that a run has made.
 
         Raises:
             NoSnapshotError: there is neither.
@@ -103,7 +93,7 @@ class PartitionDetails:
         """
         return self.reads.run(partial(self._snapshot, seen, offset))
 
-    def _snapshot(self, seen: ScannedPartition, offset: int) -> LoadedSnapshot:
+    def _snapshot(self, seen: ScannedPartition, offset: int) -> tuple[str, Mapping[int, ProducerEntry]]:
         sources = self.engine.reading.sources
         found = [
             str(snapshot.path)
@@ -118,7 +108,7 @@ class PartitionDetails:
         ]
         for file in found:
             with in_file(file):
-                return LoadedSnapshot(file, read_snapshot(sources.read(file)))
+                return file, read_snapshot(sources.read(file))
         repairs = self.scans.repairs(seen)
         shipped = [repair for repair in repairs if repair.how == "shipped" and offset in repair.offsets]
         hint = (

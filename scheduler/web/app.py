@@ -22,7 +22,7 @@ from resnap.scheduler.api.openapi import describe, operation_id
 from resnap.scheduler.api.problems import KINDS, InvalidRequestError, MethodNotAllowedError, error_response
 from resnap.scheduler.api.service import audit, schedules
 from resnap.scheduler.settings.values import did_you_mean
-from resnap.scheduler.web import login, overview, producers, rendering, service
+from resnap.scheduler.web import login, overview, producers, rendering
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import runs as run_pages
 from resnap.scheduler.web.pages import opens_page, with_error_pages
@@ -64,7 +64,7 @@ def _all_routes() -> list[BaseRoute]:
     every.include_router(probes.router)
     for part in (partitions.router, runs.router, plans.router, schedules, fleet.router, audit):
         every.include_router(part, dependencies=[Depends(_no_other_parameters)])
-    for pages in (login, overview, partition_pages, producers, run_pages, service, rendering):
+    for pages in (login, overview, partition_pages, producers, run_pages, rendering):
         every.include_router(pages.router)
     return every.routes
 

@@ -109,17 +109,17 @@ def show_snapshot(
 ) -> Response:
     """Show the producers at an offset, and what is between them and those at another."""
     details = context.services.partition_details
-    loaded = details.snapshot(seen, offset)
-    shown, following = paging.cut_whole(sorted(loaded.entries), lambda pid: pid, int)
-    between = difference(loaded.entries, details.snapshot(seen, int(to)).entries) if to else None
+    file, entries = details.snapshot(seen, offset)
+    shown, following = paging.cut_whole(sorted(entries), lambda pid: pid, int)
+    between = difference(entries, details.snapshot(seen, int(to))[1]) if to else None
     path, words = f"{partition_path(seen)}/snapshots/{offset}", (seen.row["path"], name_of(seen), str(offset))
     values = {
         "seen": seen,
         "offset": offset,
         "to": int(to) if to else None,
-        "file": loaded.file,
-        "rows": [producer_row(loaded.entries[pid]) for pid in shown],
-        "count": len(loaded.entries),
+        "file": file,
+        "rows": [producer_row(entries[pid]) for pid in shown],
+        "count": len(entries),
         "between": between,
         "changes": [] if between is None else [_change(*changed) for changed in between.changed[: paging.limit]],
         "limit": paging.limit,
@@ -129,7 +129,7 @@ def show_snapshot(
         "partition_url": link(partition_path(seen), source=source),
         **page_links(path, paging, following, source=source, to=to),
         "commands": [
-            Command("the same in a shell", resnap("inspect", loaded.file)),
+            Command("the same in a shell", resnap("inspect", file)),
             Command("which batches made these entries", context.shell.line("explain", *words)),
             context.api(link(f"/v1{path}", source=seen.source), "the same from the API"),
         ],
@@ -206,7 +206,7 @@ def _commands(context: PageContext, seen: ScannedPartition) -> list[Command]:
 def _entry(services: Services, seen: ScannedPartition, offset: int, producer_id: int) -> Mapping[str, object] | None:
     """Return the producer's entry in the snapshot at ``offset``; None if there is none."""
     try:
-        entries = services.partition_details.snapshot(seen, offset).entries
+        _, entries = services.partition_details.snapshot(seen, offset)
     except NoSnapshotError:
         return None
     return producer_row(entries[producer_id]) if producer_id in entries else None

@@ -1,4 +1,4 @@
-"""The pages of runs and of stored plans.
+"""The pages of runs, of stored plans, of schedules, of the API's description, and, for admins, of the audit log.
 
 Of a run: its progress, the outcomes of its partitions, and its errors. Of a plan: what it would read and write, whether
 the log is unchanged, and how to execute it.
@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 
+from resnap.scheduler.api.auth import Admin
 from resnap.scheduler.api.bodies import PlanBody
 from resnap.scheduler.api.paging import Paging, encode_cursor
 from resnap.scheduler.api.plans import PlanId, found_plan
@@ -23,6 +24,7 @@ from resnap.scheduler.web.words import RUN_STATES, human_facts
 from resnap.storage.errors import ResnapError, StalePlanError
 
 router = APIRouter(include_in_schema=False)
+Text = Annotated[str, Query(max_length=200)]
 
 
 @router.get("/runs")
@@ -162,3 +164,39 @@ def _plan_commands(context: PageContext, plan: KeptPlan, *, is_stale: bool) -> l
         again,
         context.api(path, "this plan from the API"),
     ]
+
+
+@router.get("/schedules")
+def show_schedules(context: Context) -> Response:
+    """Show every schedule, when it is due next, and its last run."""
+    found = [(view, context.shell.run(view.request)) for view in context.services.schedules.all()]
+    commands = [context.api("/v1/schedules", "the same from the API")]
+    return context.page("schedules.html", {"schedules": found, "commands": commands})
+
+
+@router.get("/docs")
+def show_api(context: Context) -> Response:
+    """Show what the HTTP API can be asked for; ``/openapi.json`` has the whole description."""
+    paths = context.request.app.openapi()["paths"]
+    operations = [
+        (method.upper(), path, operation) for path, methods in paths.items() for method, operation in methods.items()
+    ]
+    commands = [context.api("/openapi.json", "the whole description")]
+    return context.page("api.html", {"operations": operations, "commands": commands})
+
+
+@router.get("/audit")
+def show_audit(
+    context: Context, _: Admin, paging: Paging, principal: Text = "", action: Text = "", outcome: Text = ""
+) -> Response:
+    """Show a page of the audit, newest first."""
+    asked = {"principal": principal, "action": action, "outcome": outcome}
+    found = context.services.access.audit.page(**asked, before=paging.after(int), limit=paging.most)
+    shown, following = paging.cut(found, lambda entry: entry.seq)
+    values = {
+        "entries": shown,
+        "wanted": asked,
+        **page_links("/audit", paging, following, **asked),
+        "commands": [context.api(link("/v1/audit", **asked), "the same from the API")],
+    }
+    return context.page("audit.html", values)

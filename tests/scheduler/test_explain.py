@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.job.open_transactions import transaction_text
+from resnap.scheduler.verbs.explain import transaction_text
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.log.producer_snapshot import ProducerEntry, load_snapshot
 from resnap.storage.words import instant

@@ -183,7 +183,7 @@ def test_an_entry_leads_to_the_batches_that_made_it(service: Whole) -> None:
     offset = max(one.offset for one in service.services.partition_details.boundaries(seen) if one.state == "present")
     snapshot = opened(service, f"/partitions/payments/0/snapshots/{offset}")
     links = re.findall(rf'href="(/partitions/payments/0/explain/{offset}\?producerId=(\d+))"', snapshot)
-    assert len(links) == len(service.services.partition_details.snapshot(seen, offset).entries) > 1
+    assert len(links) == len(service.services.partition_details.snapshot(seen, offset)[1]) > 1
     for path, producer_id in links[:3]:
         text = opened(service, path)
         with service.client("viewer") as client:
