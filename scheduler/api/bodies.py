@@ -11,8 +11,8 @@ from pydantic.alias_generators import to_camel
 
 from resnap.scheduler.job.contract import Door, Verb
 from resnap.scheduler.runs.run import RunRequest
-from resnap.scheduler.settings.declaration import KnownKeys, declared_in
-from resnap.scheduler.settings.settings import Settings
+from resnap.scheduler.settings.declaration import KnownKeys
+from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import parse_as_of
 
 Place = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
@@ -38,7 +38,6 @@ Moment = Annotated[
 
 _MOST_KEYS: Final = 64
 """Of an object; more than any form has. Each one that is not known is an error of its own."""
-_DECLARED: Final = {setting.name: setting for setting in declared_in(Settings)}
 _PLACES: Final = {
     "sources": (list[Place], Field([], max_length=64)),
     "partitions": (list[PartitionName], Field([], max_length=10_000)),
@@ -76,7 +75,7 @@ def _body(*names: str, **own: Any) -> Any:  # noqa: ANN401 - a class that is mad
 
 def _field(name: str) -> Any:  # noqa: ANN401 - as `create_model` takes it
     """Return the field of a setting."""
-    one = _DECLARED[name]
+    one = DECLARED[name]
     default = [] if get_origin(one.field.annotation) is tuple else one.field.default
     return _form(one.field.annotation), Field(default, description=one.setting.description)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from resnap.scheduler.cli.failures import OK
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.job.contract import Context, Result
 from resnap.scheduler.output.progress import show_progress
 from resnap.scheduler.output.rendering import Answer
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from resnap.replay.watching import Progress
     from resnap.scheduler.cli.failures import Failures
-    from resnap.scheduler.clock import Clock
     from resnap.scheduler.job.contract import Report, View
     from resnap.scheduler.output.rendering import Output, Row
     from resnap.scheduler.settings.settings import Settings
@@ -38,7 +37,7 @@ class Invocation(Context):
     """As they were given, by name of the setting; None where one was not."""
     output: Output
     failures: Failures
-    clock: Clock = field(default_factory=SystemClock)
+    clock: Clock = field(default_factory=Clock)
     partly_done: bool = False
     """Set by a command that has done some of its work, so that an error elsewhere means exit code 3."""
 

@@ -5,7 +5,7 @@ from resnap.scheduler.cli.invocation import Invocation
 from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.output.rendering import Answer, Column
 from resnap.scheduler.settings.environment import process_environment
-from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
+from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.settings.values import json_form
 from resnap.storage.version import versions
 
@@ -19,13 +19,10 @@ def show_version(run: Invocation) -> None:
 @with_settings(ALL)
 def show_config(run: Invocation) -> None:
     """Print every setting, its value, and where that comes from; credentials are masked."""
+    shown = {name: json_form(getattr(run.settings, name)) for name in DECLARED}
     rows = [
-        {
-            "name": display_name(name),
-            "value": json_form(getattr(run.settings, name)),
-            "origin": run.settings.origin(name),
-        }
-        for name in SETTING_NAMES
+        {"name": DECLARED[name].key, "value": value, "origin": run.settings.origin(name)}
+        for name, value in shown.items()
     ]
     columns = (Column(key="name"), Column(key="value"), Column(key="origin"))
     run.answer(Answer(kind="setting", rows=rows, columns=columns))

@@ -17,7 +17,7 @@ from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
 from resnap.storage.errors import UsageError
-from resnap.storage.words import human_duration
+from resnap.storage.words import camel_case, human_duration
 
 States = Annotated[
     list[RunState] | None, typer.Option("--state", help="Only runs in this state; can be given several times.")
@@ -79,19 +79,10 @@ def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", he
         found = history.get(id)
         if found is None:
             raise UsageError(f"there is no run {id}", hint="`resnap runs list` shows the existing runs")
-        head = {**row_of(ListedRunRow, found), **_details(found)}
+        details = ("retry_of", "request", "progress", "totals", "errors")
+        head = {**row_of(ListedRunRow, found), **{camel_case(name): plain(getattr(found, name)) for name in details}}
         rows = ({**row_of(DoneRow, outcome)} for outcome in history.every_partition(id))
         run.answer(Answer(head=head, kind="partition", rows=rows, columns=columns_of(DoneRow)))
-
-
-def _details(run: Run) -> Row:
-    return {
-        "retryOf": run.retry_of,
-        "request": plain(run.request),
-        "progress": plain(run.progress),
-        "totals": plain(run.totals),
-        "errors": plain(run.errors),
-    }
 
 
 @contextmanager

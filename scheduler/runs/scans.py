@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from resnap.scheduler.runs.run import Row
-    from resnap.tiering.judging.readiness import VerdictFacts
 
 
 DAY_MS: Final = 86_400_000
@@ -315,7 +314,7 @@ class Scans:
             repairs = _repairs_of(connection, [(row["source"], row["topic"], row["partition"]) for row in kept])
         found = []
         for one in kept:
-            row, facts = read_column(one, "row", _row_with_facts)
+            row, facts = read_column(one, "row", lambda text: (read := json.loads(text), facts_in(read)))
             judgement = judge(facts, repairs[one["source"], one["topic"], one["partition"]])
             found.append(from_row(ScannedPartition, one, judgement=judgement, row=row))
         return found
@@ -402,11 +401,6 @@ def _where(wanted: PartitionFilter) -> tuple[str, list[object]]:
             clauses.append(f"{column} IN ({', '.join('?' * len(among))})")
             values += [glob.value for glob in among]
     return " AND ".join(clauses), values
-
-
-def _row_with_facts(text: str) -> tuple[Row, VerdictFacts]:
-    row: Row = json.loads(text)
-    return row, facts_in(row)
 
 
 def _repairs(connection: sqlite3.Connection, source: str, topic: str, partition: int) -> Sequence[RunRepair]:

@@ -21,7 +21,7 @@ from resnap.scheduler.settings.layers import (
     server_properties_layer,
     value_in,
 )
-from resnap.scheduler.settings.settings import Settings, display_name
+from resnap.scheduler.settings.settings import DECLARED, Settings
 from resnap.scheduler.settings.values import shown_as
 from resnap.storage.errors import ConfigurationError, UsageError
 
@@ -165,8 +165,8 @@ def _refusal(
         origin = f"file {line_of(lines, problem['loc'])}"
     if problem["type"] == UNKNOWN_KEY:
         return ConfigurationError(
-            f"{display_name(name)}{within} ({origin}): there is no such key", hint=problem["ctx"]["meant"]
+            f"{DECLARED[name].key}{within} ({origin}): there is no such key", hint=problem["ctx"]["meant"]
         )
     found = shown_as(str(problem["loc"][-1]), problem["input"])
-    message = f"{display_name(name)}{within} ({origin}): {expected}, found {found!r}"
+    message = f"{DECLARED[name].key}{within} ({origin}): {expected}, found {found!r}"
     return refusal(message, origin)

@@ -121,7 +121,6 @@ class Settings(
 
 DECLARED: Final = {setting.name: setting for setting in declared_in(Settings)}
 """Every setting by its name, in the order of ``config show``: by group."""
-SETTING_NAMES: Final = tuple(DECLARED)
 AT_START: Final = tuple(name for name, setting in DECLARED.items() if setting.at_start)
 """Of what lives as long as the service: its socket, who may speak to it, its log, its file, the engine, the quota."""
 
@@ -129,13 +128,8 @@ AT_START: Final = tuple(name for name, setting in DECLARED.items() if setting.at
 def taken_over(at_work: Settings, read: Settings) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings to use from now on, and the names of those that wait for the next start of the service."""
     old = {name: getattr(at_work, name) for name in AT_START}
-    waiting = tuple(display_name(name) for name, value in old.items() if value != getattr(read, name))
+    waiting = tuple(DECLARED[name].key for name, value in old.items() if value != getattr(read, name))
     return read.model_copy(update=old), waiting
-
-
-def display_name(name: str) -> str:
-    """Return Kafka's name of a setting that is Kafka's, and the flag's without dashes in front of any other."""
-    return DECLARED[name].key
 
 
 def given_flags(settings: Settings, names: Iterable[str]) -> Iterator[str]:

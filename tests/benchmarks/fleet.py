@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from resnap.scheduler.cli import COLLECT_AFTER
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.fleet.collecting import PAGE, Collector
 from resnap.scheduler.fleet.status import FleetTopicRow
 from resnap.scheduler.output.records import row_of
@@ -56,7 +56,7 @@ def run(options: Options) -> Iterator[Table]:
     )
     for kind in KINDS:
         with _services(brokers, kind) as entries:
-            collector = Collector(now_ms=SystemClock().now_ms)
+            collector = Collector(now_ms=Clock().now_ms)
             took = [_timed(lambda: collector.collect(entries))[0] for _ in range(2)]  # noqa: B023
             collected = collector.collect(entries)
         assert [one.error for one in collected] == [None] * brokers
@@ -122,7 +122,7 @@ def _services(brokers: int, kind: str) -> Iterator[list[FleetEntry]]:
 
 def _pages(broker: int, names: list[tuple[str, int]], kind: str) -> Iterator[tuple[str, bytes]]:
     """Yield what one service answers, by path."""
-    now = instant(SystemClock().now_ms())
+    now = instant(Clock().now_ms())
     source = {"source": "/var/lib/kafka/data", "scanned": now, "tried": now, "error": None}
     yield "/v1/sources", json.dumps({"sources": [source]}).encode()
     for begin in range(0, len(names), PAGE):

@@ -18,7 +18,7 @@ import yaml
 from resnap.scheduler.cli import failures
 from resnap.scheduler.settings.layers import setting_name
 from resnap.scheduler.settings.loading import load_settings
-from resnap.scheduler.settings.settings import SETTING_NAMES, Settings
+from resnap.scheduler.settings.settings import DECLARED, Settings
 from resnap.storage.errors import ConfigurationError, UsageError
 from tests.deploy.dockerfile import Dockerfile
 from tests.scheduler.files import lost_boundaries
@@ -78,20 +78,20 @@ def test_the_example_loads_with_every_setting_set(etc: Path) -> None:
         "replicas",
     ]
     assert settings.spark_conf == {"spark.executor.memory": "2g"}
-    from_the_file = {name for name in SETTING_NAMES if settings.origin(name).startswith("file ")}
-    assert from_the_file == set(SETTING_NAMES) - OF_THE_COMMAND_LINE - {"metadata_log"}
+    from_the_file = {name for name in DECLARED if settings.origin(name).startswith("file ")}
+    assert from_the_file == set(DECLARED) - OF_THE_COMMAND_LINE - {"metadata_log"}
 
 
 def test_the_example_names_every_setting_once() -> None:
     text, _, tables = EXAMPLE.read_text(encoding="utf-8").partition("[[schedules]]")
     assert "[[fleet]]" in tables
     named = [setting_name(name) for name in re.findall(r"^#?([a-z][\w.-]*) = ", text, flags=re.MULTILINE)]
-    assert sorted([*named, "schedules", "fleet", *OF_THE_COMMAND_LINE]) == sorted(SETTING_NAMES)
+    assert sorted([*named, "schedules", "fleet", *OF_THE_COMMAND_LINE]) == sorted(DECLARED)
 
 
 def test_where_a_setting_has_a_default_the_example_shows_it(etc: Path) -> None:
     settings = load(etc, in_here(uncommented(EXAMPLE.read_text(encoding="utf-8")), etc))
-    has_one = {name for name in SETTING_NAMES if getattr(DEFAULTS, name) not in (None, (), {})}
+    has_one = {name for name in DECLARED if getattr(DEFAULTS, name) not in (None, (), {})}
     assert len(has_one) > 20
     differing = {name for name in has_one if getattr(settings, name) != getattr(DEFAULTS, name)}
     assert differing == set()

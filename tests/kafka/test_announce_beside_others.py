@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.storage.sources.files import Sources
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.cluster.client import Cluster
@@ -152,7 +152,7 @@ def announce_while(site: Site, topic: str, after: int, happens: Callable[[Cluste
             wants=topic.__eq__,
             sources=Sources(),
             key_prefix="",
-            now_ms=SystemClock().now_ms,
+            now_ms=Clock().now_ms,
             releases=(),
             kafka_configs="kafka-configs.sh",
         )

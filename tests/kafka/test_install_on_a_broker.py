@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from resnap.replay.watching import Progress
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.storage.log.producer_snapshot import load_snapshot
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.tiering.install import InstallOrder, install
@@ -114,7 +114,7 @@ def test_a_kill_at_any_step_leaves_what_a_broker_opens(
 
 def _install(staged: Path, data: Path, undo: Path, disk: WatchedDisk) -> None:
     request = InstallOrder(staged=str(staged), scope=Scope(sources=(str(data),)), undo_dir=undo)
-    install(request, now_ms=SystemClock().now_ms, s3=S3Settings(), progress=Progress(), disk=disk)
+    install(request, now_ms=Clock().now_ms, s3=S3Settings(), progress=Progress(), disk=disk)
 
 
 def _install_and_die(staged: Path, data: Path, undo: Path, step: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.storage.words import instant
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Script:
 
     def body(self, path: str) -> Any:
         """Return what is at a path."""
-        now = instant(SystemClock().now_ms())
+        now = instant(Clock().now_ms())
         if path.startswith("/v1/sources"):
             return {"sources": [{"source": "/data", "scanned": now, "tried": now, "error": None}]}
         return {"partitions": [row(topic, number) for topic, count in self.topics.items() for number in range(count)],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.settings.settings import Settings
 from resnap.scheduler.verbs.doctor import DoctorFinding, Health, examine, probe_store
 from resnap.storage.errors import StoreError
@@ -53,7 +53,7 @@ def another_process_holding(path: Path, call: str) -> Iterator[int]:
 
 def findings(settings: Settings | None = None, **options: Any) -> list[DoctorFinding]:
     usual: dict[str, Any] = {"places": (), "store_url": None}
-    clock = options.pop("clock", SystemClock())
+    clock = options.pop("clock", Clock())
     environment = options.pop("environment", dict(os.environ))
     return list(examine(settings or Settings(), environment, clock, **usual | options))
 
@@ -165,7 +165,7 @@ def test_what_cannot_be_read_fails_and_the_rest_is_still_examined(log_dir: Path,
 
 def test_a_good_store_keeps_its_promises_and_nothing_of_the_probe(tmp_path: Path) -> None:
     store = LocalObjectStore(tmp_path / "store")
-    found = list(probe_store(store, SystemClock()))
+    found = list(probe_store(store, Clock()))
     assert [finding.check.removeprefix("store ") for finding in found] == [
         "write", "read", "ranges", "parts", "checksum", "checksum", "verification", "condition", "replace",
         "delete condition", "list", "uploads", "clock", "delete",
@@ -179,7 +179,7 @@ def test_a_store_that_ignores_conditions_is_a_warning() -> None:
         def put(self, key: str, body: Buffer, *, if_absent: bool = False) -> None:  # noqa: ARG002
             super().put(key, body)
 
-    finding = the(list(probe_store(Careless("careless", ""), SystemClock())), "store condition")
+    finding = the(list(probe_store(Careless("careless", ""), Clock())), "store condition")
     assert finding.health is Health.WARN
 
 
@@ -188,7 +188,7 @@ def test_a_store_that_replaces_any_version_is_a_warning() -> None:
         def replace(self, key: str, body: Buffer, *, etag: str) -> None:  # noqa: ARG002
             super().put(key, body)
 
-    finding = the(list(probe_store(Careless("careless", ""), SystemClock())), "store replace")
+    finding = the(list(probe_store(Careless("careless", ""), Clock())), "store replace")
     assert (finding.health, "(If-Match) are ignored" in finding.detail) == (Health.WARN, True)
 
 
@@ -197,7 +197,7 @@ def test_a_store_that_deletes_any_version_is_a_warning() -> None:
         def delete(self, key: str, *, etag: str | None = None) -> None:  # noqa: ARG002
             super().delete(key)
 
-    finding = the(list(probe_store(Careless("careless", ""), SystemClock())), "store delete condition")
+    finding = the(list(probe_store(Careless("careless", ""), Clock())), "store delete condition")
     assert (finding.health, "(If-Match) are ignored" in finding.detail) == (Health.WARN, True)
 
 
@@ -207,7 +207,7 @@ def test_a_store_that_gives_other_bytes_back_fails() -> None:
             body = super().get(key)
             return body[:-1] + bytes([body[-1] ^ 1])
 
-    found = list(probe_store(Lying("lying", ""), SystemClock()))
+    found = list(probe_store(Lying("lying", ""), Clock()))
     assert the(found, "store read").health is Health.FAIL
 
 
@@ -222,7 +222,7 @@ def test_a_store_that_refuses_ends_the_probe_and_is_left_clean() -> None:
             raise StoreError("no listing for you", hint="ask for it")
 
     store = Unlisted("unlisted", "")
-    found = list(probe_store(store, SystemClock()))
+    found = list(probe_store(store, Clock()))
     assert (found[-1].health, found[-1].detail, found[-1].remedy) == (Health.FAIL, "no listing for you", "ask for it")
     assert list(MemoryObjectStore("unlisted", "").list()) == []
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.job.contract import Report, Reported
 from resnap.scheduler.settings.loading import load_settings
 from resnap.scheduler.verbs.inspect.file import InspectRequest, InspectView, Opened, run
@@ -36,7 +36,7 @@ Shown = tuple[dict[str, Any], list[dict[str, Any]], dict[str, Any]]
 
 def inspect(file: object, report: Report, *, verify_crc: bool = False, **options: Any) -> None:
     """Do what the job does: nothing in it replays."""
-    context = SilentContext(load_settings({"verify_crc": verify_crc}), SystemClock(), cast("Engine", None))
+    context = SilentContext(load_settings({"verify_crc": verify_crc}), Clock(), cast("Engine", None))
     run(InspectRequest(scope=Scope(sources=()), file=str(file), **options), context, report)
 
 

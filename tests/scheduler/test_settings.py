@@ -12,7 +12,7 @@ from resnap.replay.scan import PRODUCERS_PER_TASK
 from resnap.replay.spark.settings import processors
 from resnap.scheduler.job.wiring import reading_of
 from resnap.scheduler.settings.loading import load_settings
-from resnap.scheduler.settings.settings import Settings, display_name
+from resnap.scheduler.settings.settings import DECLARED, Settings
 from resnap.storage.errors import ConfigurationError, UsageError
 
 if TYPE_CHECKING:
@@ -311,9 +311,9 @@ def test_defaults_are_those_of_the_replay() -> None:
 
 
 def test_kafkas_settings_are_shown_under_kafkas_names() -> None:
-    assert display_name("log_dirs") == "log.dirs"
-    assert display_name("producer_id_expiration_ms") == "producer.id.expiration.ms"
-    assert display_name("topics") == "topic"
+    assert DECLARED["log_dirs"].key == "log.dirs"
+    assert DECLARED["producer_id_expiration_ms"].key == "producer.id.expiration.ms"
+    assert DECLARED["topics"].key == "topic"
 
 
 def test_how_segments_are_read_is_set_by_flag_environment_or_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from resnap.scheduler.access.audit_log import AuditLog
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.tokens import Tokens
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.files import BALLAST, fill
 
@@ -40,7 +40,7 @@ def state(service: Database) -> tuple[str, ...]:
 def test_a_token_is_made_shown_once_listed_and_revoked(
     command: Resnap, service: Database, state: tuple[str, ...]
 ) -> None:
-    tokens = Tokens(service, SystemClock(), os.urandom)
+    tokens = Tokens(service, Clock(), os.urandom)
     made = command("token", "create", "ci", "--role", "operator", "--expires", "30d", *state, *JSON)
     secret = made.document["token"]
     found = tokens.find(secret)
@@ -62,7 +62,7 @@ def test_who_made_and_revoked_a_token_is_in_the_audit(
 ) -> None:
     secret = command("token", "create", "ci", "--role", "viewer", *state, *JSON).document["token"]
     command("token", "revoke", "ci", *state)
-    entries = AuditLog(service, SystemClock()).page()
+    entries = AuditLog(service, Clock()).page()
     assert [(entry.principal, entry.action, entry.resource, entry.outcome) for entry in entries] == [
         (f"user:{getpass.getuser()}", "token revoke", "ci", "ok"),
         (f"user:{getpass.getuser()}", "token create", "ci", "ok"),
@@ -81,7 +81,7 @@ def test_what_was_not_done_is_not_in_the_audit(command: Resnap, service: Databas
     ):
         ran = command("token", *wrong, *state)
         assert (ran.code, said in ran.err) == (2, True), ran.err
-    assert len(AuditLog(service, SystemClock()).page()) == 1
+    assert len(AuditLog(service, Clock()).page()) == 1
 
 
 def test_without_a_place_for_its_file_there_are_no_tokens(command: Resnap) -> None:

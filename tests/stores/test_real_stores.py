@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.verbs.doctor import Health, probe_store
 from resnap.storage.errors import StoreAccessError, StoreError, VerificationError
 from resnap.storage.layouts.flat.layout import Flat
@@ -116,7 +116,7 @@ def test_the_probe_finds_whether_a_server_deletes_one_version_only(
 @pytest.mark.parametrize("kind", STRICT_KINDS)
 def test_the_doctor_has_nothing_to_say_against_a_strict_store(server_of: Servers, kind: Kind) -> None:
     store = a_store(server_of(kind))
-    found = list(probe_store(store, SystemClock()))
+    found = list(probe_store(store, Clock()))
     doubtful = [finding.check for finding in found if finding.health is not Health.OK]
     # MinIO deletes any version, lists the uploads to a key, and none below a prefix.
     assert doubtful == (["store delete condition", "store uploads"] if kind is MINIO else [])

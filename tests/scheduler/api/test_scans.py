@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import BY_API, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.service.services import Services
@@ -259,7 +259,7 @@ def test_the_metrics_of_scans_and_checks_of_replicas_outlive_a_restart(
             history.ended(run.id, RunEnd(state=RunState.PARTIALLY_FAILED, totals=totals, errors=()))
         before = measured(service.services)
     assert [line.split()[-1] for line in before] == ["34.0", "34.0", "1.0", "0.0"]
-    services = Services(Configuration(directory=tmp_path, environment={}), SystemClock())
+    services = Services(Configuration(directory=tmp_path, environment={}), Clock())
     services.start()
     assert measured(services) == [*before[:-1], 'resnap_replicas{state="lost"} 2.0']
     assert services.stop()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.access.roles import Role
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunState
 from resnap.scheduler.service.services import Services
@@ -86,7 +86,7 @@ def whole(
     """Serve everything over ``log_dir``, with ``more`` in the configuration; the first scan is through."""
     text = _CONFIGURATION.format(log_dir=log_dir, directory=directory, auth=auth) + more
     (directory / "resnap.toml").write_text(text)
-    services = Services(Configuration(directory=directory, environment=environment or {}), SystemClock())
+    services = Services(Configuration(directory=directory, environment=environment or {}), Clock())
     secrets = {role.value: services.access.tokens.create(role.value, role)[1] for role in Role}
     app = create_app(services, "0")
     services.start()

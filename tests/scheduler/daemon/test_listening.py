@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.commands.serve import FILES, GONE_MS, Daemon, _allow_files
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import Services
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def test_answers_do_not_wait_for_acknowledgements_nor_for_ever_for_who_is_gone(tmp_path: Path) -> None:
     flags = {"state_dir": str(tmp_path), "engine": "local", "listen": "127.0.0.1:0"}
-    services = Services(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock())
+    services = Services(Configuration(flags=flags, environment={}, directory=tmp_path), Clock())
     with Daemon(services)._listening() as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
@@ -33,7 +33,7 @@ def test_a_port_that_is_taken_is_not_what_the_hint_names(tmp_path: Path) -> None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         flags = {"state_dir": str(tmp_path), "engine": "local", "listen": f"127.0.0.1:{port}"}
-        services = Services(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock())
+        services = Services(Configuration(flags=flags, environment={}, directory=tmp_path), Clock())
         with pytest.raises(ConfigurationError, match="address already in use") as caught:
             Daemon(services)._listening()
     services.database.close()

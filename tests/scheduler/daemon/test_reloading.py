@@ -11,7 +11,7 @@ from resnap.scheduler.job.replaying import engine_of
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunRequest
 from resnap.scheduler.service.services import Services
-from resnap.scheduler.settings.settings import AT_START, SETTING_NAMES, Settings, taken_over
+from resnap.scheduler.settings.settings import AT_START, DECLARED, Settings, taken_over
 from resnap.storage.errors import ConfigurationError
 from tests.clocks import FixedClock
 
@@ -127,7 +127,7 @@ def test_whatever_the_engine_is_made_of_waits_for_the_next_start() -> None:
         changed = plain.model_copy(update={name: value})
         assert _made_of(changed) != _made_of(plain), name
         assert taken_over(plain, changed)[0] == plain
-    for name in set(SETTING_NAMES) - set(AT_START) - {"parallel"}:  # of uploads, which take it at once
+    for name in set(DECLARED) - set(AT_START) - {"parallel"}:  # of uploads, which take it at once
         assert name not in _asked_for(), name
 
 
@@ -146,4 +146,4 @@ def _asked_for() -> set[str]:
             return super().__getattribute__(name)
 
     engine_of(Asked(engine="spark"))
-    return asked & set(SETTING_NAMES)
+    return asked & set(DECLARED)

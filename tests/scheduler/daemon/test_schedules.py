@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock, milliseconds
+from resnap.scheduler.clock import Clock, milliseconds
 from resnap.scheduler.runs.run import Run, RunRequest, RunState
 from resnap.scheduler.service.schedules import Schedules, cron_trigger, trigger_of
 from resnap.scheduler.settings.service import ScheduleSpec
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from resnap.scheduler.clock import Clock
 
 HOUR_MS: Final = 3_600_000
 NOON: Final = milliseconds(datetime(2100, 7, 1, 12, tzinfo=UTC))
@@ -69,7 +68,7 @@ class Timed:
 
 @contextmanager
 def timed(directory: Path, clock: Clock | None = None, queue_size: int = 10) -> Iterator[Timed]:
-    clock, told = clock or SystemClock(), ReportedError()
+    clock, told = clock or Clock(), ReportedError()
     with bench(directory, queue_size=queue_size) as at_work:
         schedules = Schedules(at_work.worker, at_work.history, at_work.history.database, clock, told)
         if isinstance(clock, FixedClock):

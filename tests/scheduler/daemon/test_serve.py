@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock, milliseconds
+from resnap.scheduler.clock import Clock, milliseconds
 from resnap.scheduler.runs.run import Ids, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.api.whole import FINAL
@@ -205,7 +205,7 @@ def test_a_kill_in_any_state_of_a_run_is_reported_and_counted_at_the_next_start(
 
 @pytest.mark.slow
 def test_a_clock_that_was_set_back_over_a_restart_disorders_nothing_and_stops_no_schedule(directory: Path) -> None:
-    now_ms = SystemClock().now_ms()
+    now_ms = Clock().now_ms()
     hour = (time.gmtime().tm_hour + 12) % 24  # far from any time at which this test may run
     configure(directory, directory / "data", LOOKING.format(hour=hour))
     with closing(Database(directory / "state" / DATABASE_FILE)) as left:
@@ -218,8 +218,8 @@ def test_a_clock_that_was_set_back_over_a_restart_disorders_nothing_and_stops_no
     with serving(directory) as process, process.client() as client:
         told = client.get("/v1/schedules").json()["schedules"]
         due = {one["name"]: milliseconds(datetime.fromisoformat(one["next"])) for one in told}
-        assert now_ms + HOUR_MS <= due["hourly"] <= SystemClock().now_ms() + HOUR_MS
-        assert now_ms < due["daily"] <= SystemClock().now_ms() + DAY_MS
+        assert now_ms + HOUR_MS <= due["hourly"] <= Clock().now_ms() + HOUR_MS
+        assert now_ms < due["daily"] <= Clock().now_ms() + DAY_MS
         assert len(client.get("/v1/runs").json()["runs"]) == 3, "nothing was due"
         answer = client.post("/v1/replays", json={"destination": str(directory / "out")})
         newest = client.get("/v1/runs", params={"limit": 2}).json()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import Ids, RunRequest, RunState
 from resnap.scheduler.runs.worker import Worker
@@ -40,7 +40,7 @@ class Deaf:
 
 
 def test_a_caller_that_waits_for_a_run_that_never_began_gets_its_end(tmp_path: Path) -> None:
-    clock, database, execution = SystemClock(), Database(tmp_path / "service.db"), Slow()
+    clock, database, execution = Clock(), Database(tmp_path / "service.db"), Slow()
     history = History(database, clock.now_ms)
     worker = Worker(history, execution, Ids(clock.now_ms, lambda _: 1), clock, Deaf(), queue_size=3)  # type: ignore[arg-type]
     worker.start()

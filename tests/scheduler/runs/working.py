@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import Ids, RunKind, RunRequest
 from resnap.scheduler.runs.worker import Worker
@@ -99,13 +99,13 @@ class Bench:
 
 
 def history_of(database: Database, now_ms: Callable[[], int] | None = None) -> History:
-    return History(database, now_ms or SystemClock().now_ms)
+    return History(database, now_ms or Clock().now_ms)
 
 
 @contextmanager
 def bench(directory: Path, *, queue_size: int = 10) -> Iterator[Bench]:
     """Give a worker at work."""
-    database, clock = Database(directory / "service.db"), SystemClock()
+    database, clock = Database(directory / "service.db"), Clock()
     history, work, heard = History(database, clock.now_ms), Work(), Heard()
     ids = Ids(clock.now_ms, random.Random(1).getrandbits)
     worker = Worker(history, work, ids, clock, heard, queue_size=queue_size)

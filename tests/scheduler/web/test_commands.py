@@ -13,7 +13,7 @@ import pytest
 
 from resnap.scheduler.cli import run
 from resnap.scheduler.cli.commands import load_command
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.registry import COMMANDS
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.runs.run import RunKind, RunRequest
@@ -35,7 +35,7 @@ SHELL = Shell(
 @contextmanager
 def shell_of(flags: dict[str, object], directory: Path) -> Iterator[Shell]:
     """Give what a page copies for a service with these settings, which nobody calls."""
-    services = Services(Configuration(flags=flags, environment={}, directory=directory), SystemClock())
+    services = Services(Configuration(flags=flags, environment={}, directory=directory), Clock())
     with closing(services.database):
         yield Shell.of(services)
 

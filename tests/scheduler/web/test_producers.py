@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.verbs.census import CensusRow
@@ -73,7 +73,7 @@ def test_without_a_configuration_file_the_command_names_the_log_dirs_of_the_serv
 ) -> None:
     log_dir = fixture_set("kafka-2.7.2").data
     flags = {"state_dir": str(tmp_path / "state"), "log_dirs": [log_dir], "engine": "local"}
-    services = Services(Configuration(flags=flags, environment={}, directory=tmp_path), SystemClock())
+    services = Services(Configuration(flags=flags, environment={}, directory=tmp_path), Clock())
     try:
         with listening(create_app(services, "0")) as address:
             text = unescape(httpx.get(f"{address}/producers", headers={"Accept": "text/html"}, timeout=60).text)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from resnap.scheduler.clock import SystemClock
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.verbs.doctor import Health, probe_store
 from resnap.storage.crc32c import crc32c as crc32c_of
 from resnap.storage.errors import (
@@ -165,9 +165,9 @@ def test_a_store_that_copies_only_what_was_written_with_a_checksum_is_found() ->
     store = KeepsNoChecksumOfCopiesOfOthers()
     assert copy_problem(store) is None
     assert "CRC32C nothing" in str(copy_problem(store, of_others=True))
-    [finding] = [finding for finding in probe_store(store, SystemClock()) if finding.check == "store copy"]
+    [finding] = [finding for finding in probe_store(store, Clock()) if finding.check == "store copy"]
     assert (finding.health, "written with a CRC-32C" in str(finding.remedy)) == (Health.WARN, True)
-    [finding] = [finding for finding in probe_store(Copies(), SystemClock()) if finding.check == "store copy"]
+    [finding] = [finding for finding in probe_store(Copies(), Clock()) if finding.check == "store copy"]
     assert finding.health is Health.OK
 
 
