@@ -15,7 +15,7 @@ from resnap.scheduler.cli import failures
 from resnap.scheduler.cli.commands import load_command
 from resnap.scheduler.cli.failures import EXIT_CODES
 from resnap.scheduler.registry import COMMANDS
-from resnap.scheduler.settings.settings import SETTING_NAMES, display_name
+from resnap.scheduler.settings.settings import DECLARED
 from resnap.scheduler.verbs import announce
 from resnap.storage import errors
 from resnap.tiering.installing.installation import Outcome
@@ -120,7 +120,7 @@ def test_a_command_that_selects_topics_can_exclude_some(name: str) -> None:
 def test_every_command_and_setting_is_in_the_reference() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f"### resnap {name}\n" not in text] == []
-    assert [name for name in SETTING_NAMES if f"`{display_name(name)}`" not in text] == []
+    assert [name for name in DECLARED if f"`{DECLARED[name].key}`" not in text] == []
 
 
 def test_every_exit_code_of_the_errors_and_the_command_line_has_a_meaning() -> None:

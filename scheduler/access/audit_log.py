@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from resnap.scheduler.settings.redaction import redact
-from resnap.scheduler.settings.values import json_form
+from resnap.scheduler.settings.values import json_form, redact
 from resnap.scheduler.state.database import Database, from_row, insert_row, read_column
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from resnap.scheduler.access import roles as access
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.runs.partition_details import NoSnapshotError
 from resnap.scheduler.runs.worker import RETRY_AFTER_S, QueueFullError
-from resnap.scheduler.settings.redaction import redact
+from resnap.scheduler.settings.values import redact
 from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import logger
 from resnap.storage import errors

@@ -57,7 +57,11 @@ class Invocation(Context):
         """Print the results of a job as they come, then the faults; return the exit code of view or findings.
 
         The view sees the first result before anything is printed, so a job that cannot begin prints nothing. An error
-        that ended the run is reported like any other fault: completed work stays done.
+        that ended the run later is reported like any other fault: completed work stays done.
+
+        Raises:
+            ResnapError: the job has ended without a result.
+
         """
         faults: list[ResnapError] = []
         findings: list[ResnapError] = []
@@ -67,6 +71,8 @@ class Invocation(Context):
             else:
                 self._print(work, view, lambda result: self._take(result, view, faults, findings))
         except ResnapError as error:
+            if not view.has_begun:
+                raise
             faults.append(error)
         self.failures.report_all(faults)
         has_failed = self.failures.exit_code(partly_done=self.partly_done) != OK
@@ -89,7 +95,7 @@ class Invocation(Context):
             work(listen)
             put = put or self._begin(view)
         except (KeyboardInterrupt, Exception):
-            view.is_cut_short = put is not None
+            view.is_cut_short = True
             raise
         finally:
             if put is not None:
@@ -119,7 +125,7 @@ class Invocation(Context):
             self.output.line(line)
         rows = list(view.table_rows(result) if self.output.form == "table" else view.rows(result))
         faults += result.faults
-        view.has_faults = bool(faults)
+        view.has_begun, view.has_faults = True, bool(faults)
         findings += result.findings
         self.partly_done = self.partly_done or result.partly_done
         for text in result.warnings:

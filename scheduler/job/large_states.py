@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from resnap.scheduler.settings.running_cluster import connect
+from resnap.scheduler.job.wiring import cluster_of
 from resnap.storage.errors import ResnapError
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.broker_releases import excess_expired_ms, releases_of
@@ -65,8 +65,6 @@ class LargeStates:
     def releases(self) -> BrokerReleases:
         """The releases of the brokers; asked for only once."""
         settings = self.settings
-        if settings.bootstrap_server is not None:
-            shared = settings.shared_cluster
-            with suppress(ResnapError), connect(settings.bootstrap_server, settings.command_config, shared) as cluster:
-                return releases_of(settings.kafka_version, settings.metadata, cluster)
+        with suppress(ResnapError), cluster_of(settings) as cluster:
+            return releases_of(settings.kafka_version, settings.metadata, cluster)
         return releases_of(settings.kafka_version, settings.metadata, None)

@@ -21,7 +21,7 @@ from resnap.scheduler.output.progress import ProgressState, TrackedProgress, pro
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.runs.configuration import place_of, scanned_sources
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome, ReportedError
-from resnap.scheduler.settings.redaction import redact
+from resnap.scheduler.settings.values import redact
 from resnap.scheduler.telemetry.logs import logger
 from resnap.scheduler.verbs.scan import ScanRow
 from resnap.storage.errors import CancelledError, ResnapError, UsageError, fault_of_machine

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import structlog
 
-from resnap.scheduler.settings.redaction import MASK, redact
-from resnap.scheduler.settings.values import is_secret_name
+from resnap.scheduler.settings.values import MASK, is_secret_name, redact
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping

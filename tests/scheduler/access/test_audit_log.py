@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.access.audit_log import AuditLog
-from resnap.scheduler.settings.redaction import redact
+from resnap.scheduler.settings.values import redact
 from resnap.storage.errors import UsageError
 from tests.cases import each
 

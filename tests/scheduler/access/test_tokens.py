@@ -10,7 +10,7 @@ import pytest
 
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.tokens import PREFIX, SECRET_BYTES, SESSION_S, SESSIONS_PER_TOKEN, Tokens
-from resnap.scheduler.settings.redaction import redact
+from resnap.scheduler.settings.values import redact
 from resnap.scheduler.state.database import Database
 from resnap.storage.errors import ConfigurationError, UsageError
 

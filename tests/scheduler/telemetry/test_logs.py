@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.scheduler.settings.redaction import redact
+from resnap.scheduler.settings.values import redact
 from resnap.scheduler.telemetry import logs
 from resnap.scheduler.telemetry.logs import redacted_value
 from tests.cases import each
