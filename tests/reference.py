@@ -136,9 +136,9 @@ def settings() -> Iterator[str]:
 
 def setting_row(one: Declared) -> list[str]:
     """Return the cells of a setting."""
-    flag = " ".join(filter(None, (one.flag, one.setting.metavar))) if one.flag else ""
+    flag = " ".join(filter(None, (one.flag, one.metavar))) if one.flag else ""
     variable = one.flag.removeprefix("--").replace("-", "_") or one.name
-    keys = one.setting.kafka or (one.key,)
+    keys = one.kafka or (one.key,)
     marks = " \\*" * one.setting.for_runs + " †" * one.at_start
     return [
         (f"`{flag}`" if flag else "") + marks,

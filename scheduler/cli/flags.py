@@ -71,7 +71,7 @@ def flag_annotation(name: str, *, may_dump: bool) -> Any:  # noqa: ANN401 - a ty
         *filter(None, (spelled, one.setting.short)),
         help=f"{one.setting.description.rstrip('.')}; the default is {one.default}." if one.default
         else one.setting.description,
-        metavar=one.setting.metavar,
+        metavar=one.metavar,
         show_default=False,
         rich_help_panel=one.group.title,
     )  # fmt: skip

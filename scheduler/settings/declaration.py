@@ -81,10 +81,11 @@ class Setting:
 
     Attributes:
         description: the help of its flag; the default is added to it.
-        metavar: what stands for a value in ``--help``.
-        flag: where it is not spelled like the setting, as where it may be given several times; empty for no flag.
+        metavar: what stands for a value in ``--help``; of numbers and times it follows from the type.
+        flag: where it is not spelled like the setting, or of a list like one of its entries; empty for no flag.
         short: the flag's short form.
-        kafka: keys of ``server.properties`` that give it; the first wins, and is the name that is shown.
+        is_kafkas: whether the setting is Kafka's own, with dots in its name.
+        kafka: keys of ``server.properties`` that give it, if not that alone; the first wins, and is the name shown.
         for_runs: whether a schedule or a request may set it for its own runs.
         at_start: whether a running service keeps its value until it is restarted.
 
@@ -95,6 +96,7 @@ class Setting:
     _: KW_ONLY
     flag: str | None = None
     short: str | None = None
+    is_kafkas: bool = False
     kafka: tuple[str, ...] = ()
     for_runs: bool = False
     at_start: bool = False
@@ -192,12 +194,30 @@ class Declared(NamedTuple):
     @property
     def flag(self) -> str:
         """The flag; empty where there is none."""
-        return f"--{self.name.replace('_', '-')}" if self.setting.flag is None else self.setting.flag
+        name = self.name.replace("_", "-")
+        if get_origin(self.field.annotation) is tuple:
+            name = f"{name.removesuffix('ies')}y" if name.endswith("ies") else name.removesuffix("s")
+        return f"--{name}" if self.setting.flag is None else self.setting.flag
+
+    @property
+    def kafka(self) -> tuple[str, ...]:
+        """Kafka's names of it, if any."""
+        return (self.name.replace("_", "."),) if self.setting.is_kafkas else self.setting.kafka
+
+    @property
+    def metavar(self) -> str | None:
+        """What stands for a value in ``--help``."""
+        kind, is_parsed = self._kind()
+        if kind is timedelta:
+            return "DURATION"
+        if self.setting.metavar is not None or kind is not int:
+            return self.setting.metavar
+        return "SIZE" if is_parsed else "MS" if self.name.endswith("_ms") else "N"
 
     @property
     def key(self) -> str:
         """Kafka's name of a setting that is Kafka's, and the flag's without dashes of any other."""
-        return next(iter(self.setting.kafka), "") or self.flag.removeprefix("--") or self.name
+        return next(iter(self.kafka), "") or self.flag.removeprefix("--") or self.name
 
     @property
     def default(self) -> str:
@@ -207,7 +227,7 @@ class Declared(NamedTuple):
             return ""
         if isinstance(value, timedelta):
             return duration_text(value)
-        return size_text(value) if self.setting.metavar == "SIZE" and isinstance(value, int) else str(value)
+        return size_text(value) if self.metavar == "SIZE" and isinstance(value, int) else str(value)
 
     @property
     def at_start(self) -> bool:
@@ -221,14 +241,19 @@ class Declared(NamedTuple):
 
     def command_line_type(self) -> Any:  # noqa: ANN401 - a type
         """Return the type as the parser of the command line knows it; what it does not know is text to it."""
+        kind, is_parsed = self._kind()
+        if get_origin(kind) in (tuple, Mapping):
+            return list[str]
+        return str if is_parsed else kind
+
+    def _kind(self) -> tuple[Any, bool]:
+        """Return the type of values that are given, and whether they are parsed of text."""
         kind, is_parsed = self.field.annotation, any(isinstance(note, BeforeValidator) for note in self.field.metadata)
         given = [member for member in get_args(kind) if member is not type(None)]
         if len(given) < len(get_args(kind)):  # optional
             is_parsed = is_parsed or any(isinstance(extra, BeforeValidator) for extra in get_args(given[0])[1:])
             kind = get_args(given[0])[0] if get_origin(given[0]) is Annotated else given[0]
-        if get_origin(kind) in (tuple, Mapping):
-            return list[str]
-        return str if is_parsed else kind
+        return kind, is_parsed
 
 
 def declared_in(settings: type[SettingGroup]) -> Iterator[Declared]:

@@ -33,7 +33,7 @@ RANKS: Final = "flags override the environment, which overrides the file, which 
 ALIASES: Final = {
     re.sub(r"[-.]", "_", spelled.removeprefix("--")): setting.name
     for setting in DECLARED.values()
-    for spelled in (setting.flag, *setting.setting.kafka)
+    for spelled in (setting.flag, *setting.kafka)
 }
 """Settings by the other ways to spell them: a flag that may be given several times is singular, as is ``log.dir``."""
 _LIST: Final = "`resnap config show` lists all settings"
@@ -42,7 +42,7 @@ _HEADER: Final = re.compile(r"\s*(\[\[?)([^\[\],=#]+)\]\]?\s*(?:#.*)?")
 _KEY: Final = re.compile(r"""\s*((?:[\w.\s-]|"[^"]*"|'[^']*')+?)\s*=""")
 _URL: Final = re.compile(r".*://|[A-Za-z0-9]+:")
 """Also one whose slashes are missing: it is refused as it was given."""
-KAFKA_PROPERTIES: Final = {key: setting.name for setting in DECLARED.values() for key in setting.setting.kafka}
+KAFKA_PROPERTIES: Final = {key: setting.name for setting in DECLARED.values() for key in setting.kafka}
 """What a broker's configuration says that concerns us; the first of two names wins, as it does for the broker."""
 
 

@@ -33,20 +33,13 @@ class SelectionSettings(SettingGroup):
     title = "What to work on"
 
     topics: Annotated[
-        Listed,
-        Setting("Only topics that match GLOB; can be given several times.", "GLOB", flag="--topic", for_runs=True),
+        Listed, Setting("Only topics that match GLOB; can be given several times.", "GLOB", for_runs=True)
     ] = ()
     exclude_topics: Annotated[
-        Listed,
-        Setting(
-            "No topic that matches GLOB; can be given several times.", "GLOB", flag="--exclude-topic", for_runs=True
-        ),
+        Listed, Setting("No topic that matches GLOB; can be given several times.", "GLOB", for_runs=True)
     ] = ()
     partitions: Annotated[
-        Listed,
-        Setting(
-            "Only this partition, named like its directory; can be given several times.", "TOPIC-N", flag="--partition"
-        ),
+        Listed, Setting("Only this partition, named like its directory; can be given several times.", "TOPIC-N")
     ] = ()
     remote: Annotated[
         Annotated[str, Field(min_length=1)] | None,
@@ -90,8 +83,7 @@ class ClusterSettings(SettingGroup):
         ),
     ] = None
     copy_overdue_after: Annotated[
-        Duration,
-        Setting("How long a closed segment may wait to be copied to remote storage before it is an error.", "DURATION"),
+        Duration, Setting("How long a closed segment may wait to be copied to remote storage before it is an error.")
     ] = timedelta(hours=1)
 
     @property
@@ -120,26 +112,19 @@ class BrokerSettings(SettingGroup):
         Milliseconds | None,
         Setting(
             "producer.id.expiration.ms of the brokers that will load the snapshots; 604800000 if it is not known.",
-            "MS",
-            kafka=("producer.id.expiration.ms",),
+            is_kafkas=True,
             for_runs=True,
         ),
     ] = None
     producer_id_expiration_check_interval_ms: Annotated[
         Milliseconds,
-        Setting(
-            "producer.id.expiration.check.interval.ms of the same brokers.",
-            "MS",
-            kafka=("producer.id.expiration.check.interval.ms",),
-            for_runs=True,
-        ),
+        Setting("producer.id.expiration.check.interval.ms of the same brokers.", is_kafkas=True, for_runs=True),
     ] = DEFAULT_CHECK_INTERVAL_MS
     history_expiration_ms: Annotated[
         Milliseconds | None,
         Setting(
             "The expiration that applied when the log was written, if it was different; before 3.4 it was"
             " transactional.id.expiration.ms.",
-            "MS",
             for_runs=True,
         ),
     ] = None
@@ -147,16 +132,12 @@ class BrokerSettings(SettingGroup):
         Milliseconds | None,
         Setting(
             "transactional.id.expiration.ms of the brokers; before 3.4 producers expired by it.",
-            "MS",
             flag="",
-            kafka=("transactional.id.expiration.ms",),
+            is_kafkas=True,
         ),
     ] = None
     transaction_max_timeout_ms: Annotated[
-        Milliseconds,
-        Setting(
-            "transaction.max.timeout.ms of the brokers.", "MS", kafka=("transaction.max.timeout.ms",), for_runs=True
-        ),
+        Milliseconds, Setting("transaction.max.timeout.ms of the brokers.", is_kafkas=True, for_runs=True)
     ] = DEFAULT_TRANSACTION_MAX_TIMEOUT_MS
     log_dirs: Annotated[
         tuple[Annotated[Path, BeforeValidator(checked_log_dir)], ...],
@@ -214,9 +195,7 @@ class ReplaySettings(SettingGroup):
     max_reach_back: Annotated[
         Duration | None,
         Setting(
-            "How far before the window to read at most (7d, 36h, 15m), rather than to the log start.",
-            "DURATION",
-            for_runs=True,
+            "How far before the window to read at most (7d, 36h, 15m), rather than to the log start.", for_runs=True
         ),
     ] = None
     full: Annotated[bool, Setting("Replay from the log start, and ignore the window.", for_runs=True)] = False
@@ -266,17 +245,17 @@ class ReadingSettings(SettingGroup):
 
     threads: Annotated[
         Count | None,
-        Setting("How many segments --engine local scans at the same time; one per processor unless given.", "N"),
+        Setting("How many segments --engine local scans at the same time; one per processor unless given."),
     ] = None
     header_read_size: Annotated[
-        Size, Setting("If batches are this large on average, read headers one by one and not in blocks.", "SIZE")
+        Size, Setting("If batches are this large on average, read headers one by one and not in blocks.")
     ] = HEADER_READ_BYTES
-    split_size: Annotated[Size, Setting("Split larger segments into parts of about this size.", "SIZE")] = SPLIT_BYTES
-    range_size: Annotated[Size, Setting("How much of a segment one request to a store asks for.", "SIZE")] = RANGE_BYTES
-    ranges_in_flight: Annotated[Count, Setting("How many such requests run at the same time for a segment.", "N")] = (
+    split_size: Annotated[Size, Setting("Split larger segments into parts of about this size.")] = SPLIT_BYTES
+    range_size: Annotated[Size, Setting("How much of a segment one request to a store asks for.")] = RANGE_BYTES
+    ranges_in_flight: Annotated[Count, Setting("How many such requests run at the same time for a segment.")] = (
         RANGES_IN_FLIGHT
     )
-    producers_per_task: Annotated[Count, Setting("Combine a partition with more producers in several tasks.", "N")] = (
+    producers_per_task: Annotated[Count, Setting("Combine a partition with more producers in several tasks.")] = (
         PRODUCERS_PER_TASK
     )
 

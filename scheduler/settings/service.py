@@ -38,24 +38,15 @@ class QuotaSettings(SettingGroup):
     title = "Quota of producer ids"
     at_start = True
 
-    producer_id_quota_window_num: Annotated[
-        Count, Setting("Samples that a rate is measured over.", "N", kafka=("producer.id.quota.window.num",))
-    ] = 11
+    producer_id_quota_window_num: Annotated[Count, Setting("Samples that a rate is measured over.", is_kafkas=True)] = (
+        11
+    )
     producer_id_quota_window_size_seconds: Annotated[
         Annotated[int, Field(ge=1, le=31_536_000)],
-        Setting(
-            "Time span of each sample, and how long an id counts as known.",
-            "SECONDS",
-            kafka=("producer.id.quota.window.size.seconds",),
-        ),
+        Setting("Time span of each sample, and how long an id counts as known.", "SECONDS", is_kafkas=True),
     ] = 3600
     producer_id_quota_cache_cleanup_scheduler_interval_ms: Annotated[
-        Milliseconds,
-        Setting(
-            "How often expired ids are removed from memory.",
-            "MS",
-            kafka=("producer.id.quota.cache.cleanup.scheduler.interval.ms",),
-        ),
+        Milliseconds, Setting("How often expired ids are removed from memory.", is_kafkas=True)
     ] = 10_000
     producer_id_quota_false_positive_rate: Annotated[
         Annotated[float, Field(ge=1e-9, le=0.5)],
@@ -190,26 +181,16 @@ class ServiceSettings(QuotaSettings):
         Setting("File with tokens beside those of `resnap token`, a line each: NAME ROLE SECRET.", "FILE"),
     ] = None
     allow_sources: Annotated[
-        Listed,
-        Setting(
-            "Requests may name sources below this place; log.dirs are always allowed.", "DIR|URL", flag="--allow-source"
-        ),
+        Listed, Setting("Requests may name sources below this place; log.dirs are always allowed.", "DIR|URL")
     ] = ()
     allow_destinations: Annotated[
         Listed,
-        Setting(
-            "Requests may name destinations below this place; those of schedules are always allowed.",
-            "DIR|URL",
-            flag="--allow-destination",
-        ),
+        Setting("Requests may name destinations below this place; those of schedules are always allowed.", "DIR|URL"),
     ] = ()
     allow_hosts: Annotated[
         Listed,
         Setting(
-            "Host name under which browsers may reach the service, besides its own address.",
-            "NAME",
-            flag="--allow-host",
-            at_start=True,
+            "Host name under which browsers may reach the service, besides its own address.", "NAME", at_start=True
         ),
     ] = ()
     trusted_proxies: Annotated[
@@ -217,21 +198,18 @@ class ServiceSettings(QuotaSettings):
         Setting(
             "Trust what this proxy, or network of proxies, reports of its clients; by default no proxy is trusted.",
             "ADDRESS",
-            flag="--trusted-proxy",
             at_start=True,
         ),
     ] = ()
-    queue_size: Annotated[Annotated[int, Field(ge=1, le=10_000)], Setting("How many runs may wait.", "N")] = 100
-    history_retention: Annotated[Duration, Setting("How long to keep runs that have ended.", "DURATION")] = timedelta(
-        days=90
-    )
+    queue_size: Annotated[Annotated[int, Field(ge=1, le=10_000)], Setting("How many runs may wait.")] = 100
+    history_retention: Annotated[Duration, Setting("How long to keep runs that have ended.")] = timedelta(days=90)
     log_format: Annotated[
         Literal["auto", "json", "console"],
         Setting("Format of the log; auto is readable on a terminal, and JSON elsewhere.", at_start=True),
     ] = "auto"
-    stop_grace: Annotated[
-        Duration, Setting("How long the current run may go on when the service is stopped.", "DURATION")
-    ] = timedelta(seconds=20)
+    stop_grace: Annotated[Duration, Setting("How long the current run may go on when the service is stopped.")] = (
+        timedelta(seconds=20)
+    )
     schedules: Annotated[
         tuple[ScheduleSpec, ...], Setting("Schedules: tables [[schedules]] of the file.", flag="")
     ] = ()

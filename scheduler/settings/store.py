@@ -51,12 +51,8 @@ class StoreSettings(SettingGroup):
     ] = Field(default_factory=dict)
     s3_expected_bucket_owner: Annotated[str | None, Setting("AWS account that must own the bucket.", "ACCOUNT")] = None
     s3_ca_bundle: Annotated[Path | None, Setting("CA certificates to trust, in PEM.", "FILE")] = None
-    s3_max_attempts: Annotated[Count | None, Setting("How often to try each request; 6 times unless given.", "N")] = (
-        None
-    )
-    s3_read_timeout: Annotated[
-        Duration | None, Setting("How long to wait for a response; 60s unless given.", "DURATION")
-    ] = None
+    s3_max_attempts: Annotated[Count | None, Setting("How often to try each request; 6 times unless given.")] = None
+    s3_read_timeout: Annotated[Duration | None, Setting("How long to wait for a response; 60s unless given.")] = None
     encryption_private_key: Annotated[
         Mapping[str, str],
         Setting(
@@ -117,12 +113,11 @@ class ShippingSettings(SettingGroup):
         Setting(
             "How many segments to copy at the same time; executors of other machines get as many as they have room for,"
             " unless it is given.",
-            "N",
             for_runs=True,
         ),
     ] = PARALLEL
     bwlimit: Annotated[
-        Size | None, Setting("Copy and read back at most this much per second, such as 50MiB.", "SIZE", for_runs=True)
+        Size | None, Setting("Copy and read back at most this much per second, such as 50MiB.", for_runs=True)
     ] = None
     verify_upload: Annotated[
         Literal["auto", "read-back"],
@@ -148,7 +143,7 @@ class ShippingSettings(SettingGroup):
     ] = ""  # fmt: skip
     chunk_size: Annotated[
         Annotated[int, from_text(parse_size), Field(ge=1, le=MAX_CHUNK_BYTES)],
-        Setting("For the layout aiven: how much brokers fetch with one request.", "SIZE", for_runs=True),
+        Setting("For the layout aiven: how much brokers fetch with one request.", for_runs=True),
     ] = CHUNK_BYTES
     chunk_compression: Annotated[
         Compression,
