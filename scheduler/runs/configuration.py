@@ -20,7 +20,7 @@ from resnap.scheduler.access.roles import PlaceForbiddenError
 from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.settings.layers import line_of
 from resnap.scheduler.settings.loading import load_settings, settings_file
-from resnap.scheduler.settings.service import RUN_SETTINGS
+from resnap.scheduler.settings.settings import RUN_SETTINGS
 from resnap.scheduler.settings.values import did_you_mean
 from resnap.storage.disk import is_directory
 from resnap.storage.errors import ConfigurationError, UsageError

@@ -5,8 +5,7 @@ This generates its flag with help, ``RESNAP_NAME``, the key in a file, its row i
 ``docs/reference.md``, and what a schedule or a request may set. To add a setting, add its field here beside, in
 ``replay``, ``store``, ``service`` or ``settings``, and a line in ``docs/deploy/resnap.toml``. Commands
 that take the whole group have its flag then; others name it (``scheduler.cli.flags``). A new group is a base of
-``settings.Settings``, has its row in ``scheduler.cli.flags`` and in ``ALL`` there, and stands in
-``service.RUN_SETTINGS`` if runs may set any of its fields.
+``settings.Settings``, and has its row in ``scheduler.cli.flags`` and in ``ALL`` there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -20,16 +20,7 @@ from resnap.scheduler.settings.declaration import (
     Milliseconds,
     Setting,
     SettingGroup,
-    declared_in,
 )
-from resnap.scheduler.settings.replay import (
-    BrokerSettings,
-    ReplaySettings,
-    RunCacheSettings,
-    SelectionSettings,
-    WritingSettings,
-)
-from resnap.scheduler.settings.store import ShippingSettings
 
 
 class QuotaSettings(SettingGroup):
@@ -58,15 +49,6 @@ class QuotaSettings(SettingGroup):
     ] = "P-C"
 
 
-RUN_SETTINGS: Final = frozenset(
-    setting.name
-    for group in (
-        SelectionSettings, BrokerSettings, ReplaySettings, WritingSettings, RunCacheSettings, ShippingSettings,
-    )
-    for setting in declared_in(group)
-    if setting.setting.for_runs
-)  # fmt: skip
-"""What a schedule, or a request, may set for its own runs; all else is set for the service."""
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 

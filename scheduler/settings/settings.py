@@ -121,6 +121,8 @@ class Settings(
 
 DECLARED: Final = {setting.name: setting for setting in declared_in(Settings)}
 """Every setting by its name, in the order of ``config show``: by group."""
+RUN_SETTINGS: Final = frozenset(name for name, setting in DECLARED.items() if setting.setting.for_runs)
+"""What a schedule, or a request, may set for its own runs; all else is set for the service."""
 AT_START: Final = tuple(name for name, setting in DECLARED.items() if setting.at_start)
 """Of what lives as long as the service: its socket, who may speak to it, its log, its file, the engine, the quota."""
 
