@@ -279,7 +279,8 @@ class View(Generic[R]):
 class Request:
     """What is asked of a verb besides the settings.
 
-    Verbs derive theirs: its fields are their arguments, each with its ``typer.Option``, and its docstring their help.
+    Verbs derive theirs: its fields are their arguments, each with its ``typer.Option``, whose flag is the name of the
+    field unless it has another; and its docstring is their help.
 
     Attributes:
         scope: the sources, and what of them.
@@ -376,6 +377,10 @@ class Verb:
         notes = get_annotations(self.request, eval_str=True)
         defaults = {field.name: field.default for field in fields(self.request)}
         options = {name: next(iter(getattr(kind, "__metadata__", ())), None) for name, kind in notes.items()}
+        for name, option in options.items():
+            if option and hasattr(option, "prompt") and option.default is ... and not option.param_decls:
+                # Not an argument with a place. Typer itself would add --no- to a switch.
+                option.param_decls = (f"--{name.replace('_', '-')}",)
         return {name: Argument(notes[name], defaults[name], option) for name, option in options.items() if option}
 
     @property

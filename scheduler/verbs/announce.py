@@ -39,14 +39,9 @@ class AnnounceRequest(Request):
         typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, and that brokers tier to."),
     ]
     brokers: Annotated[
-        bool,
-        typer.Option(
-            "--brokers", help="Announce what brokers have tiered, too, after their topic with its metadata was lost."
-        ),
+        bool, typer.Option(help="Announce what brokers have tiered, too, after their topic with its metadata was lost.")
     ] = False
-    publish: Annotated[bool, typer.Option("--publish", help="Announce to brokers; without it nothing is written.")] = (
-        False
-    )
+    publish: Annotated[bool, typer.Option(help="Announce to brokers; without it nothing is written.")] = False
 
 
 def run(request: AnnounceRequest, context: Context, report: Report) -> None:

@@ -54,7 +54,7 @@ class CensusRequest(Request):
     ] = None
     principal_map: PrincipalFile = None
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw ages and expiry into a .png or .svg file.")
+        Path | None, typer.Option(metavar="FILE", help="Draw ages and expiry into a .png or .svg file.")
     ] = None
 
 

@@ -84,7 +84,6 @@ class CheckRequest(Request):
     before_move: Annotated[
         list[str] | None,
         typer.Option(
-            "--before-move",
             metavar="TOPIC",
             help="Instead: what a move of this topic (a glob; several times) between disks of a broker would lose now.",
         ),

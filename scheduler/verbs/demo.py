@@ -62,7 +62,7 @@ class DemoRequest(Request):
             "--dir", metavar="DIR", help="Work in this new directory, and keep it; the default is a temporary one."
         ),
     ] = None
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the temporary directory.")] = False
+    keep: Annotated[bool, typer.Option(help="Keep the temporary directory.")] = False
 
 
 class DemoBoundary(NamedTuple):

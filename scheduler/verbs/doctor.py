@@ -122,10 +122,7 @@ class DoctorRequest(Request):
             " log.dirs.",
         ),
     ] = None
-    store: Annotated[
-        str | None,
-        typer.Option("--store", metavar="URL", help="A store to test, as the argument."),
-    ] = None
+    store: Annotated[str | None, typer.Option(metavar="URL", help="A store to test, as the argument.")] = None
 
 
 def run(request: DoctorRequest, context: Context, report: Report) -> None:

@@ -47,9 +47,7 @@ class ExplainRequest(Request):
     offset: Annotated[
         int, typer.Argument(metavar="OFFSET", help="Offset of the snapshot; only batches below it count.", min=0)
     ]
-    producer_id: Annotated[
-        int | None, typer.Option("--producer-id", metavar="N", help="Only this producer.", min=0)
-    ] = None
+    producer_id: Annotated[int | None, typer.Option(metavar="N", help="Only this producer.", min=0)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

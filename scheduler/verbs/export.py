@@ -36,18 +36,16 @@ class ExportRequest(Request):
     restore --new-cluster` takes the last of each node. `resnap export-cluster` needs no log dir.
     """
 
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store that `resnap tier --to` ships to.")]
+    to: Annotated[str, typer.Option(metavar="URL", help="The store that `resnap tier --to` ships to.")]
     credentials: Annotated[
         bool,
         typer.Option(
-            "--credentials",
             help="Also SCRAM credentials, and passwords in the configuration of brokers: whoever reads the store has"
-            " them.",
+            " them."
         ),
     ] = False
     keep: Annotated[
-        int | None,
-        typer.Option("--keep", metavar="N", min=1, help="Delete all but the last N of this node; else all are kept."),
+        int | None, typer.Option(metavar="N", min=1, help="Delete all but the last N of this node; else all are kept.")
     ] = None
 
 
@@ -202,12 +200,10 @@ class ClusterRequest(Request):
     and DESCRIBE_CONFIGS. `resnap restore --new-cluster` takes the last object.
     """
 
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store that `resnap tier --to` ships to.")]
+    to: Annotated[str, typer.Option(metavar="URL", help="The store that `resnap tier --to` ships to.")]
     keep: Annotated[
         int | None,
-        typer.Option(
-            "--keep", metavar="N", min=1, help="Delete all but the last N that were asked for; else all are kept."
-        ),
+        typer.Option(metavar="N", min=1, help="Delete all but the last N that were asked for; else all are kept."),
     ] = None
 
 

@@ -175,7 +175,7 @@ class GateRequest(Request):
     its service or the cluster did not answer.
     """
 
-    broker: Annotated[int, typer.Option("--broker", metavar="ID", min=0, help="Node id of the broker to be stopped.")]
+    broker: Annotated[int, typer.Option(metavar="ID", min=0, help="Node id of the broker to be stopped.")]
 
 
 def run_gate(request: GateRequest, context: Context, report: Report) -> None:

@@ -42,24 +42,17 @@ class GcRequest(Request):
         str, typer.Argument(metavar="URL", help="The store that `resnap tier --to` shipped to, or brokers tier to.")
     ]
     brokers: Annotated[
-        bool,
-        typer.Option("--brokers", help="What brokers have left, and not what runs have; needs the running cluster."),
+        bool, typer.Option(help="What brokers have left, and not what runs have; needs the running cluster.")
     ] = False
     older_than: Annotated[
-        str,
-        typer.Option(
-            "--older-than", metavar="DURATION", help="Only objects that are at least this old by the store's clock."
-        ),
+        str, typer.Option(metavar="DURATION", help="Only objects that are at least this old by the store's clock.")
     ] = "7d"
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the objects; without it they are only listed.")] = (
-        False
-    )
+    delete: Annotated[bool, typer.Option(help="Delete the objects; without it they are only listed.")] = False
     no_other_writers: Annotated[
         bool,
         typer.Option(
-            "--no-other-writers",
             help="Promise that no run ships there now, nor was stopped in the middle of it; needed for stores without"
-            " conditional writes. Tombstones of deleted segments then go, too.",
+            " conditional writes. Tombstones of deleted segments then go, too."
         ),
     ] = False
 

@@ -53,13 +53,11 @@ class InstallRequest(Request):
     undo_dir: Annotated[
         Path | None,
         typer.Option(
-            "--undo-dir",
-            metavar="DIR",
-            help="Where to keep the manifest and the replaced files; the default is STAGED.undo.",
+            metavar="DIR", help="Where to keep the manifest and the replaced files; the default is STAGED.undo."
         ),
     ] = None
     undo: Annotated[
-        Path | None, typer.Option("--undo", metavar="MANIFEST", help="Undo the installation that wrote this manifest.")
+        Path | None, typer.Option(metavar="MANIFEST", help="Undo the installation that wrote this manifest.")
     ] = None
 
 

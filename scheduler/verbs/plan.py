@@ -33,10 +33,10 @@ class PlanRequest(Request):
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
 
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Write the plan to FILE, for regenerate --plan FILE.")
+        Path | None, typer.Option(metavar="FILE", help="Write the plan to FILE, for regenerate --plan FILE.")
     ] = None
     prove: Annotated[
-        bool, typer.Option("--prove", help="Replay now, write nothing, and compare the snapshots that are there.")
+        bool, typer.Option(help="Replay now, write nothing, and compare the snapshots that are there.")
     ] = False
     rules: ReplayRules | None = None
     """What the replay is done by."""

@@ -38,27 +38,21 @@ class SimulateRequest(Request):
 
     rate: Annotated[
         float | None,
-        typer.Option(
-            "--rate", help="One rate for all principals; the default is the rates set, and those of --metadata-log."
-        ),
+        typer.Option(help="One rate for all principals; the default is the rates set, and those of --metadata-log."),
     ] = None
     principal_map: PrincipalFile = None
     profile: Profile = "P-C"
     permissive: Annotated[
-        bool, typer.Option("--permissive", help="Let all requests pass, and report how long each would have to wait.")
+        bool, typer.Option(help="Let all requests pass, and report how long each would have to wait.")
     ] = False
     samples: Samples = 11
     window_seconds: WindowSeconds = 3600
     unit: Unit = "hour"
     false_positive_rate: Annotated[
-        float,
-        typer.Option(
-            "--false-positive-rate", min=1e-9, max=0.5, help="Share of new ids that may pass without being counted."
-        ),
+        float, typer.Option(min=1e-9, max=0.5, help="Share of new ids that may pass without being counted.")
     ] = 0.01
     plot: Annotated[
-        Path | None,
-        typer.Option("--plot", metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file."),
+        Path | None, typer.Option(metavar="FILE", help="Draw ids, tokens and throttling into a .png or .svg file.")
     ] = None
 
 
@@ -68,9 +62,7 @@ class AdviseRequest(Request):
 
     share: Annotated[
         float,
-        typer.Option(
-            "--share", min=0.01, max=1, help="Share of principals, the quietest ones, that the rate must not throttle."
-        ),
+        typer.Option(min=0.01, max=1, help="Share of principals, the quietest ones, that the rate must not throttle."),
     ] = 0.99
     principal_map: PrincipalFile = None
     profile: Profile = "P-C"

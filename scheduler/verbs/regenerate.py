@@ -30,7 +30,7 @@ class RegenerateRequest(Request):
     Safe beside a live broker: nothing is written into a log dir, and nothing in it is changed.
     """
 
-    into: Annotated[str, typer.Option("--into", metavar="DIR|URL", help="Where to write the snapshots.")]
+    into: Annotated[str, typer.Option(metavar="DIR|URL", help="Where to write the snapshots.")]
 
 
 def run(request: RegenerateRequest, context: Context, report: Report) -> None:

@@ -42,9 +42,7 @@ class RemoteStatusRequest(Request):
     ] = None
     store: Annotated[
         str | None,
-        typer.Option(
-            "--store", metavar="URL", help="The store that brokers tier to; it is compared with what they know."
-        ),
+        typer.Option(metavar="URL", help="The store that brokers tier to; it is compared with what they know."),
     ] = None
 
 

@@ -60,13 +60,12 @@ class RepairRequest(Request):
     no_other_writers: Annotated[
         bool,
         typer.Option(
-            "--no-other-writers",
             help="Promise that nothing writes or deletes there now, brokers included; needed for stores that ignore "
-            "conditions on what they replace.",
+            "conditions on what they replace."
         ),
     ] = False
     undo: Annotated[
-        str | None, typer.Option("--undo", metavar="RUN", help="Put back what the run of this name has replaced.")
+        str | None, typer.Option(metavar="RUN", help="Put back what the run of this name has replaced.")
     ] = None
 
 

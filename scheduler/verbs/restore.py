@@ -62,7 +62,6 @@ class RestoreRequest(Request):
     into: Annotated[
         list[Path] | None,
         typer.Option(
-            "--into",
             metavar="LOG_DIR",
             help="The log dir of a stopped broker, or a new directory; again for each further log dir.",
         ),
@@ -70,7 +69,6 @@ class RestoreRequest(Request):
     topic_id: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic-id",
             metavar="TOPIC=ID",
             help="Id of a topic, if it was not shipped or has changed since; or which of several topics of that name.",
         ),
@@ -78,7 +76,6 @@ class RestoreRequest(Request):
     new_cluster: Annotated[
         Path | None,
         typer.Option(
-            "--new-cluster",
             metavar="DIR",
             help="Begin a new KRaft cluster with what is restored: the metadata.log.dir, or else the first of log.dirs,"
             " of a node that was formatted and never started. On each controller.",
@@ -87,7 +84,6 @@ class RestoreRequest(Request):
     brokers: Annotated[
         str | None,
         typer.Option(
-            "--brokers",
             metavar="ID,...",
             help="Brokers of the new cluster that each get a replica of every partition; else those of LOG_DIR.",
         ),
@@ -95,7 +91,6 @@ class RestoreRequest(Request):
     assignment: Annotated[
         Path | None,
         typer.Option(
-            "--assignment",
             metavar="FILE",
             help="Which brokers, and log dirs, get which replica, as JSON of kafka-reassign-partitions.sh.",
         ),
@@ -103,7 +98,6 @@ class RestoreRequest(Request):
     topic_config: Annotated[
         Path | None,
         typer.Option(
-            "--topic-config",
             metavar="FILE",
             help='Partitions and settings of topics, where the store does not have them: {"TOPIC": {"partitions": 6,'
             ' "config": {...}}}.',
@@ -112,7 +106,6 @@ class RestoreRequest(Request):
     cluster_state: Annotated[
         str | None,
         typer.Option(
-            "--cluster-state",
             metavar="KEY",
             help="For a new cluster: the object of `resnap export` to use, below URL; else the last of each node.",
         ),
@@ -120,7 +113,6 @@ class RestoreRequest(Request):
     offsets_to: Annotated[
         Path | None,
         typer.Option(
-            "--offsets-to",
             metavar="DIR",
             help="For a new cluster: write the exported offsets of consumer groups there, as files for"
             " kafka-consumer-groups.sh --from-file.",

@@ -41,15 +41,12 @@ class RetainRequest(Request):
     ]
     retention: Annotated[
         str | None,
-        typer.Option(
-            "--retention", metavar="DURATION", help="Keep segments that have a record younger than this, such as 90d."
-        ),
+        typer.Option(metavar="DURATION", help="Keep segments that have a record younger than this, such as 90d."),
     ] = None
     retention_bytes: Annotated[
-        str | None,
-        typer.Option("--retention-bytes", metavar="SIZE", help="Keep at least this much of each partition's log."),
+        str | None, typer.Option(metavar="SIZE", help="Keep at least this much of each partition's log.")
     ] = None
-    delete: Annotated[bool, typer.Option("--delete", help="Delete; without it nothing is changed.")] = False
+    delete: Annotated[bool, typer.Option(help="Delete; without it nothing is changed.")] = False
 
 
 def run(request: RetainRequest, context: Context, report: Report) -> None:

@@ -87,8 +87,7 @@ class ScanRequest(Request):
     """
 
     exit_code: Annotated[
-        bool,
-        typer.Option("--exit-code", help="Exit with 4 if snapshots are missing, or producer state is lost."),
+        bool, typer.Option(help="Exit with 4 if snapshots are missing, or producer state is lost.")
     ] = False
 
 

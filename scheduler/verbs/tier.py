@@ -87,7 +87,7 @@ class TierRequest(Request):
     (exit code 13). Frees no local disk by itself. With --dry-run it says what requests a bucket takes, and the cost.
     """
 
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")]
+    to: Annotated[str, typer.Option(metavar="URL", help="The store to ship to: s3://, file:/// or memory://.")]
 
 
 def run(request: TierRequest, context: Context, report: Report) -> None:

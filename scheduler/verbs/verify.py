@@ -78,16 +78,11 @@ class VerifyRequest(Request):
     ] = None
     snapshots: Annotated[
         str | None,
-        typer.Option(
-            "--snapshots",
-            metavar="DIR|URL",
-            help="Compare the snapshots that `resnap regenerate --into DIR|URL` wrote.",
-        ),
+        typer.Option(metavar="DIR|URL", help="Compare the snapshots that `resnap regenerate --into DIR|URL` wrote."),
     ] = None
-    store: Annotated[str | None, typer.Option("--store", metavar="URL", help="A store, as the argument.")] = None
+    store: Annotated[str | None, typer.Option(metavar="URL", help="A store, as the argument.")] = None
     since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="TIME|DURATION", help="Of a store: only segments shipped since then."),
+        str | None, typer.Option(metavar="TIME|DURATION", help="Of a store: only segments shipped since then.")
     ] = None
 
     def settled(self, context: Context) -> VerifyRequest:

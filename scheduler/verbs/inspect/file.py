@@ -138,12 +138,11 @@ class InspectRequest(Request):
 
     file: Annotated[str, typer.Argument(metavar="FILE", help="A file, or the URL of an object.")]
     kind: Annotated[
-        Kind | None,
-        typer.Option("--kind", help="The kind of file; by default it follows from the name or the content."),
+        Kind | None, typer.Option(help="The kind of file; by default it follows from the name or the content.")
     ] = None
-    limit: Annotated[
-        int | None, typer.Option("--limit", min=1, metavar="N", help="Show at most N rows.", show_default=False)
-    ] = None
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Show at most N rows.", show_default=False)] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
