@@ -29,7 +29,7 @@ class CommandRow(NamedTuple):
     Attributes:
         kind: what runs of the service are called that do it; None where only the shell may ask for it.
         place: ``module:NAME`` of a verb or a function, below ``scheduler``, or the module of a verb; where that is not
-            the one of ``verbs`` that has the name of the command.
+            the one of ``verbs`` with the name of the command, or of two words ``verbs.FIRST:SECOND``.
 
     """
 
@@ -114,28 +114,20 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         place="commands.about:show_config",
     ),
     "controller image": CommandRow(
-        "Show the cluster that a metadata log describes.",
-        "resnap controller image /var/lib/kafka/__cluster_metadata-0",
-        place="verbs.controller:IMAGE",
+        "Show the cluster that a metadata log describes.", "resnap controller image /var/lib/kafka/__cluster_metadata-0"
     ),
     "controller producer-ids": CommandRow(
-        "Show which producer ids were used.",
-        "resnap controller producer-ids /var/lib/kafka",
-        place="verbs.controller:PRODUCER_IDS",
+        "Show which producer ids were used.", "resnap controller producer-ids /var/lib/kafka"
     ),
     "controller config": CommandRow(
         "Show the settings brokers use.",
         "resnap controller config /var/lib/kafka --server-properties /etc/kafka/server.properties",
-        place="verbs.controller:CONFIG",
     ),
-    "controller audit": CommandRow(
-        "Check that producer ids were allocated.",
-        "resnap controller audit /var/lib/kafka",
-        place="verbs.controller:AUDIT",
-    ),
+    "controller audit": CommandRow("Check that producer ids were allocated.", "resnap controller audit /var/lib/kafka"),
     "remote status": CommandRow(
         "Show what brokers know to be in remote storage.",
         "resnap remote status /var/lib/kafka --store s3://tiered/cluster-1",
+        place="verbs.remote_status",
     ),
     "replicas": CommandRow(
         "Find replicas that lost producer state, on a running cluster.",
@@ -145,12 +137,10 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     "fleet status": CommandRow(
         "Say for each topic of the cluster whether tiering can be turned on.",
         "resnap fleet status --config /etc/resnap.toml --bootstrap-server localhost:9092",
-        place="verbs.fleet:STATUS",
     ),
     "fleet gate": CommandRow(
         "Say whether a broker may be stopped now.",
         "resnap fleet gate --broker 2 --config /etc/resnap.toml --bootstrap-server localhost:9092",
-        place="verbs.fleet:GATE",
     ),
     "announce": CommandRow(
         "Make shipped segments visible to brokers.",
@@ -162,15 +152,9 @@ COMMANDS: Final[dict[str, CommandRow]] = {
         "census",
         place="verbs.census",
     ),
-    "quota set": CommandRow(
-        "Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice", place="verbs.quota:SET"
-    ),
-    "quota delete": CommandRow(
-        "Delete the producer_ids_rate of a user.", "resnap quota delete --user alice", place="verbs.quota:DELETE"
-    ),
-    "quota describe": CommandRow(
-        "Show the quotas that are set, and where.", "resnap quota describe", place="verbs.quota:DESCRIBE"
-    ),
+    "quota set": CommandRow("Set the producer_ids_rate of a user.", "resnap quota set 100 --user alice"),
+    "quota delete": CommandRow("Delete the producer_ids_rate of a user.", "resnap quota delete --user alice"),
+    "quota describe": CommandRow("Show the quotas that are set, and where.", "resnap quota describe"),
     "quota simulate": CommandRow(
         "Show which principals a quota would have throttled.",
         "resnap quota simulate /var/lib/kafka --rate 100",
@@ -227,6 +211,6 @@ KINDS: Final = {row.kind: words for words, row in COMMANDS.items() if row.kind}
 
 def declared_at(words: str) -> Any:  # noqa: ANN401 - a verb, or a function
     """Return what the command of these words is declared as; its module is imported here."""
-    place = COMMANDS[words].place or f"verbs.{words.replace(' ', '_')}"
-    module, _, name = place.partition(":")
+    first, _, second = words.replace("-", "_").partition(" ")
+    module, _, name = (COMMANDS[words].place or f"verbs.{first}:{second.upper()}").partition(":")
     return getattr(import_module(f"resnap.scheduler.{module}"), name or "VERB")

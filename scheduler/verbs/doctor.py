@@ -25,6 +25,7 @@ from resnap.scheduler.clock import Clock
 from resnap.scheduler.job.contract import Context, Report, Request, Result, Verb, View
 from resnap.scheduler.job.wiring import rule_flags_of
 from resnap.scheduler.output.answer import faults_line
+from resnap.scheduler.output.records import plain
 from resnap.scheduler.output.rendering import Row
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import Settings
@@ -417,12 +418,7 @@ class DoctorView(View[DoctorFinding]):
     def row(self, result: DoctorFinding) -> Row:
         """Return a finding as plain values, and count it."""
         self._totals[result.health] += 1
-        return {
-            "health": result.health.value,
-            "check": result.check,
-            "detail": result.detail,
-            "remedy": result.remedy,
-        }
+        return {name: plain(getattr(result, name)) for name in ("health", "check", "detail", "remedy")}
 
     def closing(self) -> Iterator[str]:
         """Yield what to do next."""
