@@ -180,7 +180,7 @@ class SegmentNeeds(NamedTuple):
     is_log_known: bool
     """Whether the digests of a log's object are known before it is sent, so that a longer one goes in one request."""
     lists: int
-    """For a segment."""
+    """For a segment, at most: those on their way at once share one."""
     partition_lists: int
     """For a partition: what it holds, twice in each of its folders, and its lease."""
 

@@ -248,8 +248,8 @@ class WireStore(ObjectStore, Protocol):
         """Begin an upload in parts that is never completed, only discarded."""
         ...
 
-    def list(self, prefix: str = "", *, page_keys: int = ...) -> Iterator[ObjectInfo]:
-        """List as ``ObjectStore.list`` does, ``page_keys`` at a time."""
+    def list(self, prefix: str = "", *, page_keys: int = ..., after: str = "") -> Iterator[ObjectInfo]:
+        """List as ``ObjectStore.list`` does what follows the key ``after``, ``page_keys`` at a time."""
         ...
 
 

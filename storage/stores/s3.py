@@ -316,8 +316,8 @@ class S3ObjectStore:
             etag=must(key, answer, "ETag"),
         )
 
-    def list(self, prefix: str = "", *, page_keys: int = PAGE_KEYS) -> Iterator[ObjectInfo]:
-        """Yield the objects below ``prefix``, a page in memory at a time; see ``ObjectStore.list``.
+    def list(self, prefix: str = "", *, page_keys: int = PAGE_KEYS, after: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects below ``prefix``, a page in memory at a time; see ``WireStore.list``.
 
         A store may end a listing early and call it complete: SeaweedFS did up to 4.41. So one more request asks for
         what follows the last key.
@@ -325,7 +325,7 @@ class S3ObjectStore:
         if not can_be_below(prefix):
             return
         last, must = "", self._caller.must_say
-        options: dict[str, Any] = {"MaxKeys": page_keys}
+        options: dict[str, Any] = {"MaxKeys": page_keys} | ({"StartAfter": self._prefix + after} if after else {})
         while True:
             page = self._page(prefix, options)
             is_truncated = must(None, page, "IsTruncated")  # without it the answer may be anything but a listing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from resnap.storage.errors import StoreFullError
 
@@ -49,8 +49,8 @@ class PassingStore:
     def head(self, key: str) -> ObjectInfo:
         return self.inner.head(key)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
-        return self.inner.list(prefix)
+    def list(self, prefix: str = "", **pages: Any) -> Iterator[ObjectInfo]:
+        return self.inner.list(prefix, **pages)
 
     def delete(self, key: str, *, etag: str | None = None) -> None:
         self.inner.delete(key, etag=etag)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
 
-    from resnap.storage.stores.protocol import ObjectStore, Unfinished
+    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore, Unfinished
     from resnap.tiering.shipping.delivery import Verification
 
 BODY = bytes(range(256)) * 300
@@ -77,6 +77,46 @@ def test_the_store_is_asked_once_however_many_objects_go_there() -> None:
     for number in range(5):
         deliver(delivery, f"key-{number}")
     assert [verb for verb, _ in watched.calls] == ["head"] * 2 + ["put"] * 5, "a look for each of two wrong claims"
+
+
+class Lists(Wired):
+    """Counts its listings; an object is written, and noted, while each of them is on its way."""
+
+    def __init__(self, meanwhile: NewObject) -> None:
+        super().__init__()
+        self.listed: list[str] = []
+        self.meanwhile, self.delivery = meanwhile, Delivery(store=self)
+
+    def list(self, prefix: str = "", *, page_keys: int = 1000, after: str = "") -> Iterator[ObjectInfo]:
+        self.listed.append(after)
+        self.put(self.meanwhile.key, BODY)
+        self.delivery.note_written([self.meanwhile])
+        return super().list(prefix, page_keys=page_keys, after=after)
+
+
+def test_one_listing_shows_what_was_written_before_it_once_and_nothing_that_was_written_later() -> None:
+    first, second, later, elsewhere = (
+        NewObject(key, lambda: io.BytesIO(BODY), len(BODY), crc32c(BODY))
+        for key in ("p/1-a.log", "p/2-b.log", "p/3-c.log", "q/1-d.log")
+    )
+    store = Lists(later)
+    delivery = store.delivery
+    for one in (first, second, elsewhere):
+        store.put(one.key, BODY)
+        delivery.note_written([one])
+    asked = [first, second, later, elsewhere, first]
+    assert [list(delivery.missing([one])) for one in asked] == [[]] * len(asked)
+    assert store.listed == ["p/1-a", "p/3-c", "q/1-d", "p/1-a"]
+
+
+def test_what_no_listing_shows_is_asked_for_by_itself() -> None:
+    gone, other = (NewObject(f"p/1-a.{kind}", io.BytesIO, 1, 0) for kind in ("index", "log"))
+    store = Watched(Wired())
+    store.put(other.key, b"1")
+    assert list(Delivery(store=store).missing([gone, other])) == [gone.key]
+    store.put(gone.key, b"12")
+    assert list(Delivery(store=store).missing([gone, other])) == [gone.key]
+    assert [call for call in store.calls if call[0] == "head"] == [("head", gone.key)] * 2
 
 
 def deliver_stored(delivery: Delivery, key: str = "copy", *, etag: str | None = None) -> None:

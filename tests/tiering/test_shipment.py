@@ -4,8 +4,9 @@ import errno
 import os
 import shutil
 from collections import Counter
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -33,22 +34,22 @@ from tests.tiering.shipping import (
     manifests,
     tier,
 )
-from tests.tiering.stores import ActingStore, FullStore, flip_byte
+from tests.tiering.stores import ActingStore, FullStore, flip_byte, lose, truncate
 from tests.tiering.test_delivery import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resnap.storage.log.partition_dir import Segment
-    from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
-    from resnap.tiering.shipping.shipment import PartitionShipment
+    from resnap.storage.stores.protocol import BodyOpener, ObjectInfo, ObjectStore
+    from resnap.tiering.shipping.shipment import PartitionShipment, Shipper
     from tests.fixture_sets import FixtureSet
     from tests.tiering.shipping import Order
 
     Sets = Callable[[str], FixtureSet]
     Copy = Callable[[Path], Path]
 
-
+T = TypeVar("T")
 FOLDERS = 2
 """Of a partition: under the id of its topic, and from before it was known."""
 OF_RETENTION = 1
@@ -66,10 +67,9 @@ def own_order(fixture_set: Sets, writable_copy: Copy, tmp_path: Path) -> Order:
     return an_order(writable_copy(fixture_set(UPGRADED).data), tmp_path / "staged")
 
 
-def shipped_by(order: Order, store: ObjectStore) -> PartitionShipment:
-    shipment = order.ship(store)
-    assert shipment is not None
-    return shipment
+def shipped_by(order: Order, store: ObjectStore, shipper: Shipper | None = None) -> PartitionShipment:
+    assert order.result is not None
+    return (shipper or order.shipper(store)).ship_partition(order.provenance, order.candidates, order.result)
 
 
 def bases(shipment: PartitionShipment) -> list[int]:
@@ -86,21 +86,58 @@ class Counting(Watched):
         self.calls.append(("get", key))
         return super().get(key)
 
-    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str = "", **pages: Any) -> Iterator[ObjectInfo]:
         self.calls.append(("list", prefix))
-        return super().list(prefix)
+        return super().list(prefix, **pages)
 
 
-def test_where_a_store_has_proven_its_promises_a_segment_needs_a_write_for_each_object_and_two_looks(
-    order: Order,
+class AtOnce(Executor):
+    """Does all work before it is waited for."""
+
+    def submit(self, work: Callable[..., T], /, *arguments: Any, **named: Any) -> Future[T]:
+        future = Future[T]()
+        future.set_result(work(*arguments, **named))
+        return future
+
+
+@each("parallel", [1, 3, 100])
+def test_where_a_store_has_proven_its_promises_segments_need_a_write_for_each_object_and_those_at_once_one_look(
+    parallel: int, order: Order
 ) -> None:
     store = Counting(Wired())
-    segments = len(shipped_by(order, store).shipped)
+    shipper = order.shipper(store, parallel=parallel, threads=AtOnce())
+    segments = len(shipped_by(order, store, shipper).shipped)
     objects = sum(len(manifest.objects) for manifest in manifests(store.inner))
-    assert segments > 2
+    assert segments > 4
     assert store.counts() == {
-        "put": objects + segments, "list": 2 * FOLDERS + segments, "read": segments, "get": OF_RETENTION,
+        "put": objects + segments, "list": 2 * FOLDERS + -(-segments // parallel), "read": segments,
+        "get": OF_RETENTION,
     }  # fmt: skip
+
+
+@each("act", [truncate, lose])
+@each("number", [0, 1])
+@each("kind", ["log", "snapshot"])
+def test_an_object_that_goes_while_others_are_copied_is_missed_before_its_manifest(
+    kind: str, number: int, act: Callable[[ObjectStore, str], None], order: Order
+) -> None:
+    def named(number: int) -> str:
+        return f"/{order.candidates.segments[number].base_offset:020d}-"
+
+    class Loses(Wired):
+        def put_stream(self, key: str, open_body: BodyOpener, **facts: Any) -> None:
+            super().put_stream(key, open_body, **facts)
+            if named(2) in key and key.endswith(".log"):
+                act(self, next(info.key for info in self.list() if named(number) in info.key and kind in info.key))
+
+    store = Loses()
+    shipment = shipped_by(order, store, order.shipper(store, parallel=3, threads=AtOnce()))
+    (failure,) = shipment.failures
+    assert isinstance(failure, VerificationError)
+    assert f".{kind}: gone or changed after it was verified" in str(failure)
+    assert named(number) in str(failure)
+    assert bases(shipment) == [segment.base_offset for segment in order.candidates.segments[:number]]
+    assert len(manifest_keys(store)) == number
 
 
 @each("kind", [IgnoresConditions, SaysNoAndWrites])

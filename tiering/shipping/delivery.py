@@ -27,17 +27,19 @@ from resnap.storage.errors import (
     VerificationError,
 )
 from resnap.storage.stores.probe import Condition, condition_of_one, copy_problem, upload_checks
-from resnap.storage.stores.protocol import CopyingStore, StoredBody, WireStore
+from resnap.storage.stores.protocol import CopyingStore, StoredBody, WireStore, length_of
 from resnap.storage.throttle import Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resnap.storage.layouts.segments import NewObject
     from resnap.storage.stores.protocol import ObjectStore
 
 Verification: TypeAlias = Literal["auto", "read-back"]
 
+_LISTED_AT_ONCE: Final = 1000
+"""Objects looked for by one listing: what a page of it holds."""
 _ENDED: Final = "the run was ended while objects were being sent"
 
 
@@ -71,6 +73,10 @@ class Delivery:
     proof: Proof = field(default_factory=Proof)
     _whole: Delivery | None = None
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _written: dict[str, int] = field(default_factory=dict, init=False)
+    """The length of each object that was noted as written, and that no listing has shown yet."""
+    _shown: set[str] = field(default_factory=set, init=False)
+    """Those that a listing has shown, and that nobody has asked for yet."""
 
     def part(self) -> Delivery:
         """Return a delivery to the same store, within the same limits, that can be stopped separately."""
@@ -167,6 +173,36 @@ class Delivery:
             self.store.put_stream(one.key, opened, size_bytes=one.size_bytes, crc32c=one.crc32c, sha256=one.sha256)
         if reads_back:
             self.verify(one.key, size_bytes=one.size_bytes, checksum=one.crc32c)
+
+    def note_written(self, objects: Iterable[NewObject]) -> None:
+        """Have the next listing of ``missing`` look for ``objects`` as well, which are delivered."""
+        self._written.update({one.key: one.size_bytes for one in objects})
+
+    def missing(self, objects: Sequence[NewObject]) -> Iterator[str]:
+        """Yield the keys of ``objects``, of one folder, that the store does not have, or has in another length.
+
+        A listing shows them together, with what was noted as written before it and follows them. Of a directory it
+        would read the names of the whole partition.
+        """
+        self.note_written(one for one in objects if one.key not in self._shown)
+        if isinstance(self.store, WireStore) and any(one.key in self._written for one in objects):
+            self._list_written(self.store, min(one.key for one in objects))
+        for one in objects:
+            self._shown.discard(one.key)
+            if self._written.pop(one.key, None) is not None and length_of(self.store, one.key) != one.size_bytes:
+                yield one.key
+
+    def _list_written(self, store: WireStore, first: str) -> None:
+        """List what was written from the key ``first`` on, a page of it at most."""
+        written = self._written.copy()  # what is noted from here on may have been written after the listing
+        folder = first[: first.rindex("/") + 1]
+        keys = sorted(key for key in written if key >= first and key.startswith(folder))[:_LISTED_AT_ONCE]
+        for info in store.list(folder, page_keys=len(keys), after=first.rpartition(".")[0]):
+            if written.get(info.key) == info.size_bytes:
+                del self._written[info.key]
+                self._shown.add(info.key)
+            if info.key >= keys[-1]:
+                return
 
     def verify(self, key: str, *, size_bytes: int, checksum: int) -> None:
         """Read the object at ``key`` whole and compare it with its expected length and checksum.

@@ -1,6 +1,7 @@
 """The requests that shipping needs of a store, and what they cost at Amazon S3's prices.
 
 They are those of a store that keeps checks and conditions, as Amazon S3 does over HTTPS, and of topics with an id.
+Segments that are on their way at once share a listing; each is counted.
 """
 
 from __future__ import annotations

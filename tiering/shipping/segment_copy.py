@@ -37,20 +37,19 @@ from resnap.storage.layouts.manifest import TOMBSTONE, SnapshotHow, SnapshotOrig
 from resnap.storage.log.producer_snapshot import read_snapshot, snapshot_bytes
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.sources.registry import layout_named
-from resnap.storage.stores.protocol import WireStore, length_of
 from resnap.storage.threads import made_once
 from resnap.storage.throttle import Throttle
 from resnap.tiering.shipping.delivery import Delivery
 from resnap.tiering.shipping.segment_bundle import ChosenSnapshot, new_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from typing import BinaryIO
 
     from resnap.replay.results import BoundaryResult
     from resnap.replay.window import ReplayRules
     from resnap.storage.layouts.protocol import Layout
-    from resnap.storage.layouts.segments import NewObject, NewSegment, SegmentObjects
+    from resnap.storage.layouts.segments import NewSegment, SegmentObjects
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.files import Sources
@@ -267,7 +266,7 @@ def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> None:
     copied.order.check_unchanged()
     for torn in layout.check_missing(copied.segment, store, objects.manifest_key):
         store.put(torn, TOMBSTONE)
-    for gone in _not_there(store, objects.files):
+    for gone in delivery.missing(objects.files):
         raise VerificationError(f"{gone}: gone or changed after it was verified", hint="run again")
     for new in objects.beside:
         delivery.deliver(new)
@@ -279,19 +278,3 @@ def publish(delivery: Delivery, layout: Layout, copied: CopiedSegment) -> None:
         layout.check_same(key, store.get(key), body)
     else:
         delivery.verify(key, size_bytes=len(body), checksum=crc32c(body))
-
-
-def _not_there(store: ObjectStore, objects: Sequence[NewObject]) -> Iterator[str]:
-    """Yield the keys of ``objects`` that are missing, or of another length; where they are together, one listing does.
-
-    Of a directory it would read the names of the whole partition.
-    """
-    left = {new.key: new.size_bytes for new in objects}
-    first, *others = {key.rpartition(".")[0] for key in left}
-    if isinstance(store, WireStore) and not others:
-        for info in store.list(f"{first}."):
-            if left.get(info.key) == info.size_bytes:
-                del left[info.key]
-            if not left:
-                return
-    yield from (key for key, length in left.items() if length_of(store, key) != length)

@@ -252,9 +252,12 @@ class _Partition:
         with span("ship segment", **attributes):
             order = self._order(segment)
             if shipper.copy_elsewhere is not None:
-                return shipper.copy_elsewhere(order, self.delivery)
-            checked = checked_segment(order, shipper.layout, shipper.staged, shipper.rules)
-            return copy_segment(self.delivery, shipper.layout, order, *checked)
+                copied = shipper.copy_elsewhere(order, self.delivery)
+            else:
+                checked = checked_segment(order, shipper.layout, shipper.staged, shipper.rules)
+                copied = copy_segment(self.delivery, shipper.layout, order, *checked)
+            self.delivery.note_written(copied.objects.files)
+            return copied
 
     def _order(self, segment: Segment) -> CopyOrder:
         """Take the lease, and return the order, with what was listed if no other run can write unnoticed."""

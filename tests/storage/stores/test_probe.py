@@ -60,8 +60,8 @@ class Wired(MemoryObjectStore):
             raise ClaimRefusedError("other bytes", key=key)
         self.put(key, body)
 
-    def list(self, prefix: str = "", *, page_keys: int = 1000) -> Iterator[ObjectInfo]:  # noqa: ARG002
-        return super().list(prefix)
+    def list(self, prefix: str = "", *, page_keys: int = 1000, after: str = "") -> Iterator[ObjectInfo]:  # noqa: ARG002
+        return (info for info in super().list(prefix) if info.key > after)
 
     def begin(self, key: str) -> Unfinished:
         self.begun = Unfinished(key=key, begun_ms=0, handle="begun")
@@ -373,8 +373,9 @@ class DoesNotKnowThem(Wired):
 
 
 class ListsOtherEtags(Wired):
-    def list(self, prefix: str = "", *, page_keys: int = 1000) -> Iterator[ObjectInfo]:
-        return (replace(info, etag=f"{info.etag}-0") for info in super().list(prefix, page_keys=page_keys))
+    def list(self, prefix: str = "", *, page_keys: int = 1000, after: str = "") -> Iterator[ObjectInfo]:
+        listed = super().list(prefix, page_keys=page_keys, after=after)
+        return (replace(info, etag=f"{info.etag}-0") for info in listed)
 
 
 class LooksAndThenDeletes(Wired):
@@ -479,8 +480,8 @@ def test_wrong_ranges_and_ranges_of_another_version_are_found() -> None:
 
 def test_listings_that_are_stale_or_end_after_a_page_are_found() -> None:
     class OnePage(Wired):
-        def list(self, prefix: str = "", *, page_keys: int = 1000) -> Iterator[ObjectInfo]:
-            return iter(list(super().list(prefix))[:page_keys])
+        def list(self, prefix: str = "", *, page_keys: int = 1000, after: str = "") -> Iterator[ObjectInfo]:
+            return iter(list(super().list(prefix, after=after))[:page_keys])
 
     class Stale(Wired):
         def delete(self, key: str, *, etag: str | None = None) -> None:

@@ -68,6 +68,9 @@ def test_a_listing_runs_over_pages_of_a_few_keys(store: S3ObjectStore) -> None:
     for key in keys:
         store.put(key, b"")
     assert [entry.key for entry in store.list("many/", page_keys=3)] == keys
+    assert [entry.key for entry in store.list("many/", page_keys=2, after="many/1")] == keys[2:]
+    assert [entry.key for entry in store.list("many/", after="many/1x")] == keys[2:]
+    assert list(store.list("many/", after=keys[-1])) == []
 
 
 def test_objects_lie_below_the_prefix_and_neighbours_are_not_seen(
