@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resnap.replay.watching import Progress
-    from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import StoredManifest
+    from resnap.storage.layouts.segments import Listing, StoredManifest
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.sources.log_dirs import TieredPart
     from resnap.storage.stores.protocol import ObjectStore

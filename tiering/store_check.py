@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from resnap.replay.spark.task_pool import TaskPool
     from resnap.replay.watching import Progress
     from resnap.storage.layouts.manifest import ManifestFacts
-    from resnap.storage.layouts.protocol import Listing, Tiered
-    from resnap.storage.layouts.segments import StoredManifest
+    from resnap.storage.layouts.protocol import Tiered
+    from resnap.storage.layouts.segments import Listing, StoredManifest
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from resnap.replay.window import ReplayRules
     from resnap.storage.errors import ResnapError
     from resnap.storage.layouts.manifest import ManifestFacts, SnapshotOrigin
-    from resnap.storage.layouts.protocol import Listing
+    from resnap.storage.layouts.segments import Listing
     from resnap.storage.log.names import TopicPartition
     from resnap.tiering.selection import SelectedPartition
     from resnap.tiering.store_check import StoreCheck

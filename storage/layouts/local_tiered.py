@@ -36,11 +36,13 @@ from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.segments import (
     BrokersObject,
+    Listing,
     ManifestRecords,
     Rewritten,
     SegmentFiles,
     StoredManifest,
     check_key_length,
+    folder_above,
     known_topic_id,
 )
 from resnap.storage.layouts.stored_log import (
@@ -371,33 +373,12 @@ _CHECKPOINT: Final = EXTENSIONS[ObjectKind.LEADER_EPOCH_CHECKPOINT]
 _URL_OF_ONE: Final = "<URL>/<topic>-<partition>-<topic id>"
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTieredListing:
-    """One listing of ``store``."""
-
-    store: ObjectStore
-    segments: Mapping[str, TieredSegment]
-    """By the key of the log."""
-    manifests: Mapping[str, ObjectInfo]
-    """The logs of all segments that are whole."""
-    sizes: Mapping[str, int]
-    """Bytes of all objects of each segment."""
-    incomplete: Sequence[Incomplete]
-    """Segments that are not whole, each with one of the keys at which nothing is."""
-
-    def folder(self, key: str) -> str:
-        """Return the folder of the partition."""
-        return key.rpartition("/")[0]
-
-    def source(self, key: str) -> tuple[str, str]:
-        """Return the folder above those of partitions, and the topic's id."""
-        return self.folder(key).rpartition("/")[0], self.segments[key].topic_id
-
-    def read(self, key: str) -> StoredManifest:
-        """Return the facts of a segment, from its objects."""
-        found = read_segment(self.store, self.segments[key])
-        files = SegmentFiles(found.segment, found.snapshot.path, found.segment.sibling(_CHECKPOINT))
-        return StoredManifest(key=key, facts=found.facts, size_bytes=self.sizes[key], files=files)
+def _read_stored(store: ObjectStore, segment: TieredSegment) -> StoredManifest:
+    """Return the facts of a segment, from its objects."""
+    found = read_segment(store, segment)
+    files = SegmentFiles(found.segment, found.snapshot.path, found.segment.sibling(_CHECKPOINT))
+    size = sum(info.size_bytes for info in segment.infos.values())
+    return StoredManifest(key=segment.infos[ObjectKind.LOG].key, facts=found.facts, size_bytes=size, files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,15 +422,15 @@ class LocalTiered:
         """Return None: brokers wrote the object, so it is where they read it."""
         return None
 
-    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> LocalTieredListing:
+    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> Listing:
         """Return the complete segments; the log of each serves as its manifest."""
         found, incomplete = tiered_segments(store.list(within), lambda partition: wants(partition.topic))
         segments = {segment.infos[ObjectKind.LOG].key: segment for segment in found}
-        return LocalTieredListing(
-            store,
-            segments,
+        return Listing(
             manifests={key: segment.infos[ObjectKind.LOG] for key, segment in segments.items()},
             sizes={key: sum(info.size_bytes for info in segment.infos.values()) for key, segment in segments.items()},
+            source=lambda key: (folder_above(folder_above(key)), segments[key].topic_id),
+            read=lambda key: _read_stored(store, segments[key]),
             incomplete=incomplete,
         )
 

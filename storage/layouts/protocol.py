@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.segments import (
         BrokersObject,
         Deletion,
+        Listing,
         ManifestRecords,
         NewSegment,
         Rewritten,
@@ -31,51 +32,10 @@ if TYPE_CHECKING:
         StoredManifest,
         Unnamed,
     )
-    from resnap.storage.log.log_dir import Incomplete, LogDir
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
-
-
-class Listing(Protocol):
-    """The segments of a store, or of a part of it, as one listing shows them."""
-
-    @property
-    def manifests(self) -> Mapping[str, ObjectInfo]:
-        """The object that makes each segment visible, by key, ascending."""
-        ...
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Sizes of the objects beside each manifest, by the manifest's key."""
-        ...
-
-    @property
-    def incomplete(self) -> Sequence[Incomplete]:
-        """Segments that lack an object which brokers need, by its key.
-
-        An unfinished copy or deletion leaves such a segment, and so does a loss: no manifest tells them apart.
-        """
-        ...
-
-    def folder(self, key: str) -> str:
-        """Return the folder of the partition whose segment has its manifest at ``key``."""
-        ...
-
-    def source(self, key: str) -> tuple[str, str]:
-        """Return the root of the source that holds the segment, a folder without a slash; and its topic id in keys."""
-        ...
-
-    def read(self, key: str) -> StoredManifest:
-        """Return the content of the manifest at ``key``.
-
-        Raises:
-            FormatError: it is damaged.
-            ObjectNotFoundError: it has gone.
-            StoreError: the store failed.
-
-        """
-        ...
 
 
 class Tiered(Protocol):

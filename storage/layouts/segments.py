@@ -14,11 +14,12 @@ from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind, SnapshotO
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.disk import FileDigest
     from resnap.storage.layouts.manifest import ManifestObject
     from resnap.storage.log.checkpoints import LeaderEpoch
+    from resnap.storage.log.log_dir import Incomplete
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.log.partition_dir import Segment
     from resnap.storage.stores.protocol import BodyOpener, ObjectInfo
@@ -194,6 +195,39 @@ class ManifestRecords(NamedTuple):
     """Of its files, by locator; empty where no manifest has any."""
     passed_over: tuple[int, ...] = ()
     """Base offsets of segments that are beside the others, and that no manifest names."""
+
+
+def folder_above(key: str) -> str:
+    """Return the folder that holds the object at ``key``."""
+    return key.rpartition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The segments of a store, or of a part of it, as one listing shows them."""
+
+    manifests: Mapping[str, ObjectInfo]
+    """The object that makes each segment visible, by key, ascending."""
+    sizes: Mapping[str, int]
+    """Sizes of the objects beside each manifest, by the manifest's key."""
+    source: Callable[[str], tuple[str, str]]
+    """Gives the root of the source that holds the segment, a folder without a slash; and its topic id in keys."""
+    read: Callable[[str], StoredManifest]
+    """Gives the content of the manifest at a key.
+
+    Raises:
+        FormatError: it is damaged.
+        ObjectNotFoundError: it has gone.
+        StoreError: the store failed.
+
+    """
+    folder: Callable[[str], str] = folder_above
+    """Gives the folder of the partition whose segment has its manifest at a key."""
+    incomplete: Sequence[Incomplete] = ()
+    """Segments that lack an object which brokers need, by its key; none where what no manifest names is no segment.
+
+    An unfinished copy or deletion leaves such a segment, and so does a loss: no manifest tells them apart.
+    """
 
 
 class Unnamed(NamedTuple):

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from resnap.storage.kafka_release import Release
-    from resnap.storage.layouts.protocol import Listing, Tiered
+    from resnap.storage.layouts.protocol import Tiered
+    from resnap.storage.layouts.segments import Listing
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster.client import Cluster

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from resnap.storage.layouts.manifest import ManifestFacts, ManifestObject
-    from resnap.storage.layouts.protocol import Listing
-    from resnap.storage.layouts.segments import StoredManifest
+    from resnap.storage.layouts.segments import Listing, StoredManifest
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore

@@ -75,8 +75,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.encryption import KeyRing, SegmentCipher, WrappedKey
-    from resnap.storage.layouts.aiven.log import AivenListing
-    from resnap.storage.layouts.segments import NewSegment, RightParts, SegmentFile, StoredManifest
+    from resnap.storage.layouts.segments import Listing, NewSegment, RightParts, SegmentFile, StoredManifest
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -169,7 +168,7 @@ class Aiven:
         expected = members.object_key(place, topic_id, of.base_offset, of.remote_id, suffix, prefix=key_prefix)
         return None if found.key == expected else f"brokers with the key prefix {key_prefix!r} do not read {found.key}"
 
-    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
+    def listing(self, store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> Listing:
         """Return the segments that have manifests, of brokers and of Resnap."""
         forget_segments()
         return list_copies(store, wants, within)

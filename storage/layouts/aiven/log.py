@@ -9,7 +9,7 @@ Segments are also listed one by one (``list_copies``); their manifests have no d
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -29,7 +29,7 @@ from resnap.storage.layouts.aiven.members import (
     segment_key_of_origin,
 )
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
-from resnap.storage.layouts.segments import SegmentFiles, StoredManifest, read_origin
+from resnap.storage.layouts.segments import Listing, SegmentFiles, StoredManifest, read_origin
 from resnap.storage.layouts.stored_log import (
     ListedSegment,
     ManifestSegment,
@@ -243,66 +243,55 @@ def log_segment(root: StorePath, infos: Mapping[str, ObjectInfo], copied: AivenS
     )
 
 
-@dataclass(frozen=True, slots=True)
-class AivenListing:
-    """One listing of ``store``."""
+def _read_stored(store: ObjectStore, infos: Mapping[str, ObjectInfo], key: str) -> StoredManifest:
+    """Return the content of a manifest, and the locations of the files if both other objects exist.
 
-    store: ObjectStore
-    infos: Mapping[str, ObjectInfo]
-    """All objects of the segments, and the origins of their snapshots, by key."""
-    manifests: Mapping[str, ObjectInfo]
-    sizes: Mapping[str, int]
-
-    @property
-    def incomplete(self) -> list[Incomplete]:
-        """Return the segments that have an object but no manifest."""
-        return without_manifest(list(filter(None, map(parse_key, self.infos))))
-
-    def folder(self, key: str) -> str:
-        """Return the folder of the partition."""
-        return key.rpartition("/")[0]
-
-    def source(self, key: str) -> tuple[str, str]:
-        """Return the folder above the topic folders, and the topic's id."""
-        place = parse_own_key(key)
-        return place.prefix.rstrip("/"), place.topic_id
-
-    def read(self, key: str) -> StoredManifest:
-        """Return the content of a manifest, and the locations of the files if both other objects exist."""
-        found = copied_segment(parse_own_key(key), self.store.get(key))
-        facts, problems = found.facts, tuple[str, ...]()
-        try:
-            facts = replace(facts, snapshot_origin=self._origin(origin_key(key)))
-        except (FormatError, ObjectNotFoundError) as error:
-            problems = (str(error),)
-        missing = tuple(
-            f"{key}: missing" if there is None else f"{key}: expected {size} bytes, found {there.size_bytes}"
-            for key, size, there in found.mismatched_objects(self.infos)
-        )
-        return StoredManifest(
-            key=key,
-            facts=facts,
-            size_bytes=sum(self.infos[key].size_bytes for key in found.objects if key in self.infos),
-            files=None if missing else self._files(found, facts),
-            missing=missing,
-            problems=problems,
-        )
-
-    def _origin(self, key: str) -> SnapshotOrigin | None:
-        """Return the snapshot origin at ``key``, if Resnap shipped the segment."""
-        if key not in self.infos:
-            return None
-        with in_file(key):
-            return read_origin(self.store.get(key))
-
-    def _files(self, found: AivenSegment, facts: ManifestFacts) -> SegmentFiles:
-        segment = log_segment(StorePath(self.store.url), self.infos, found).segment
-        return SegmentFiles(
-            segment, segment.sibling(ObjectKind.SNAPSHOT), segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT), facts
-        )
+    ``infos`` are all objects of the segments, and the origins of their snapshots, by key.
+    """
+    found = copied_segment(parse_own_key(key), store.get(key))
+    facts, problems = found.facts, tuple[str, ...]()
+    try:
+        facts = replace(facts, snapshot_origin=_origin(store, infos, origin_key(key)))
+    except (FormatError, ObjectNotFoundError) as error:
+        problems = (str(error),)
+    missing = tuple(
+        f"{key}: missing" if there is None else f"{key}: expected {size} bytes, found {there.size_bytes}"
+        for key, size, there in found.mismatched_objects(infos)
+    )
+    return StoredManifest(
+        key=key,
+        facts=facts,
+        size_bytes=sum(infos[key].size_bytes for key in found.objects if key in infos),
+        files=None if missing else _files(store, infos, found, facts),
+        missing=missing,
+        problems=problems,
+    )
 
 
-def list_copies(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> AivenListing:
+def _origin(store: ObjectStore, infos: Mapping[str, ObjectInfo], key: str) -> SnapshotOrigin | None:
+    """Return the snapshot origin at ``key``, if Resnap shipped the segment."""
+    if key not in infos:
+        return None
+    with in_file(key):
+        return read_origin(store.get(key))
+
+
+def _files(
+    store: ObjectStore, infos: Mapping[str, ObjectInfo], found: AivenSegment, facts: ManifestFacts
+) -> SegmentFiles:
+    segment = log_segment(StorePath(store.url), infos, found).segment
+    return SegmentFiles(
+        segment, segment.sibling(ObjectKind.SNAPSHOT), segment.sibling(ObjectKind.LEADER_EPOCH_CHECKPOINT), facts
+    )
+
+
+def _source(key: str) -> tuple[str, str]:
+    """Return the folder above the topic folders, and the topic's id."""
+    place = parse_own_key(key)
+    return place.prefix.rstrip("/"), place.topic_id
+
+
+def list_copies(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> Listing:
     """Return the segments below ``within`` of the topics that ``wants`` selects.
 
     Raises:
@@ -310,15 +299,24 @@ def list_copies(store: ObjectStore, wants: Callable[[str], bool], within: str = 
 
     """
     infos: dict[str, ObjectInfo] = {}
+    objects: list[AivenKey] = []
     manifests: dict[str, ObjectInfo] = {}
     sizes: dict[str, int] = {}
     for info in chain(store.list(within), store.list(f"{ORIGINS}{within}") if within else ()):
-        place = parse_key(info.key) or segment_key_of_origin(info.key)
+        own = parse_key(info.key)
+        place = own or segment_key_of_origin(info.key)
         if place is None or not wants(place.topic):
             continue
         infos[info.key] = info
+        objects += [] if own is None else [own]
         if info.key == (manifest := place.beside(MANIFEST)):
             manifests[info.key] = info
         else:
             sizes[manifest] = sizes.get(manifest, 0) + info.size_bytes
-    return AivenListing(store, infos, manifests, sizes)
+    return Listing(
+        manifests=manifests,
+        sizes=sizes,
+        source=_source,
+        read=partial(_read_stored, store, infos),
+        incomplete=without_manifest(objects),
+    )

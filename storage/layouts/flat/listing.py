@@ -23,7 +23,7 @@ from resnap.storage.layouts.flat.keys import MANIFEST_EXTENSION, is_tombstone, p
 from resnap.storage.layouts.lineage import openable_segment, shared_batch
 from resnap.storage.layouts.local_tiered import EXTENSIONS, BrokersFolders
 from resnap.storage.layouts.manifest import TOMBSTONE, Manifest, ObjectKind, read_manifest
-from resnap.storage.layouts.segments import ManifestRecords, StoredManifest, Unnamed
+from resnap.storage.layouts.segments import Listing, ManifestRecords, StoredManifest, Unnamed
 from resnap.storage.layouts.stored_log import (
     ListedSegment,
     ManifestSegment,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from resnap.storage.layouts.flat.keys import FlatKey
     from resnap.storage.layouts.lineage import OpenableSegment, SharedBatch
     from resnap.storage.layouts.manifest import ManifestObject
-    from resnap.storage.log.log_dir import Incomplete, LogDir
+    from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
 
@@ -155,40 +155,20 @@ def _pieces_at(store: ObjectStore, places: Iterable[FlatKey]) -> list[OpenableSe
     return pieces
 
 
-@dataclass(frozen=True, slots=True)
-class FlatListing:
-    """One listing of ``store``."""
-
-    store: ObjectStore
-    manifests: Mapping[str, ObjectInfo]
-    sizes: Mapping[str, int]
-    topic_ids: TopicIds
-    """Which topics the segments are of, where keys do not say."""
-    incomplete: Sequence[Incomplete] = ()
-    """None: what no manifest names is not a segment."""
-
-    def folder(self, key: str) -> str:
-        """Return the folder of the partition; if shipped without a topic id, the folder of the topic that owns it."""
-        return self.topic_ids.folder(_place(key))
-
-    def source(self, key: str) -> tuple[str, str]:
-        """Return the folder of the cluster, and the topic's id."""
-        return _place(key).cluster, self.topic_ids.of(_place(key))
-
-    def read(self, key: str) -> StoredManifest:
-        """Return the content of a manifest; one under another segment's key is a problem, without valid digests."""
-        manifest, place = read_manifest(self.store.get(key)), _place(key)
-        facts, topic_id = manifest.facts, self.topic_ids.of(place)
-        if facts.topic_id is None and topic_id != UNKNOWN:
-            facts = replace(facts, topic_id=topic_id)
-        if place.segment_id != manifest.segment_id:
-            strange = f"{key}: holds the manifest of the segment {manifest.segment_id}"
-            return StoredManifest(key=key, facts=facts, size_bytes=0, problems=(strange,))
-        size = sum(entry.size_bytes for entry in manifest.objects)
-        return StoredManifest(key=key, facts=facts, size_bytes=size, objects=manifest.objects)
+def _read_stored(store: ObjectStore, topic_ids: TopicIds, key: str) -> StoredManifest:
+    """Return the content of a manifest; one under another segment's key is a problem, without valid digests."""
+    manifest, place = read_manifest(store.get(key)), _place(key)
+    facts, topic_id = manifest.facts, topic_ids.of(place)
+    if facts.topic_id is None and topic_id != UNKNOWN:
+        facts = replace(facts, topic_id=topic_id)
+    if place.segment_id != manifest.segment_id:
+        strange = f"{key}: holds the manifest of the segment {manifest.segment_id}"
+        return StoredManifest(key=key, facts=facts, size_bytes=0, problems=(strange,))
+    size = sum(entry.size_bytes for entry in manifest.objects)
+    return StoredManifest(key=key, facts=facts, size_bytes=size, objects=manifest.objects)
 
 
-def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> FlatListing:
+def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str = "") -> Listing:
     """Return the segments in ``store`` of the topics that ``wants`` selects; names that keys escape always count.
 
     Of a part of the store, the folders ``within``, all that belongs to its topic counts, wherever it is.
@@ -213,7 +193,13 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
         belong = {key for key in {**manifests, **sizes} if topic_ids.folder(_place(key)).startswith(within)}
         manifests = {key: info for key, info in manifests.items() if key in belong}
         sizes = {key: size for key, size in sizes.items() if key in belong}
-    return FlatListing(store, manifests, sizes, topic_ids)
+    return Listing(
+        manifests=manifests,
+        sizes=sizes,
+        source=lambda key: (_place(key).cluster, topic_ids.of(_place(key))),
+        read=partial(_read_stored, store, topic_ids),
+        folder=lambda key: topic_ids.folder(_place(key)),
+    )
 
 
 def manifest_records(store: ObjectStore, partition: PartitionDir) -> ManifestRecords:
