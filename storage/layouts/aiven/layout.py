@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN_BROKER = -1
 _RANDOM_BYTES: Final = 16
-_NEEDS: Final = SegmentNeeds(objects=3, has_transaction_index=False, is_log_known=False, lists=4, partition_lists=5)
+_NEEDS: Final = SegmentNeeds(objects=3, has_transaction_index=False, is_log_known=False, lists=3, partition_lists=5)
 _IS_EMPTY: Final = "txnIdxEmpty"
 """What brokers from 4.0 on say of the transaction index."""
 
@@ -212,9 +212,14 @@ class Aiven:
         )
 
     def check_missing(self, segment: NewSegment, store: ObjectStore, manifest_key: str) -> list[str]:  # noqa: ARG002
-        """Check that ``segment`` is not shipped: any manifest at its base offset counts, even a broker's."""
-        for info in store.list(self._segment_prefix(segment)):
-            if self._parse_key(info.key) is not None:
+        """Check that ``segment`` is not shipped: any manifest at its base offset counts, even a broker's.
+
+        Brokers know no lease: before the manifest, when its files are sent, it is looked for again.
+        """
+        prefix = self._segment_prefix(segment)
+        found = store.list(prefix) if segment.beside is None or not segment.files else segment.beside
+        for info in found:
+            if info.key.startswith(prefix) and self._parse_key(info.key) is not None:
                 raise ShippedMeanwhileError(
                     f"{info.key}: another run, or a broker, has shipped the segment", key=info.key
                 )
