@@ -2,7 +2,7 @@
 
 ``instance`` is the request's id, which is in the log as well. No problem contains a secret, or the message of a bug.
 Routes name the problems they may answer with by ``responses=problems("not-found", ...)``; what every route may answer
-is added to the description by ``openapi.describe``. ``/v1/problems`` says what the types of problems stand for.
+is added to the description by ``web.app.describe``. ``/v1/problems`` says what the types of problems stand for.
 
 ``KINDS`` is the one table from our errors to a status and a stable code. A released code keeps its meaning;
 ``docs/api.md`` lists them all. A route that needs another one adds an error class here, with its row.
@@ -270,38 +270,25 @@ class Problem(BaseModel):
 
 def error_response(scope: MutableMapping[str, Any], error: BaseException) -> Response:
     """Return the problem for ``error``; errors of the service itself are logged."""
-    context = context_in(scope)
-    response = problem_response(error, context.request_id)
-    context.code = problem_kind(error).code
-    if response.status_code >= INTERNAL.status:
+    context, ours = context_in(scope), _ours(error)
+    kind = kind_of(ours)
+    context.code = kind.code
+    if kind.status >= INTERNAL.status:
         asked = {"method": scope["method"], "path": str(scope["path"])}
         _log.error("request failed", request_id=context.request_id, **asked, exc_info=error)
-    return response
-
-
-def problem_response(error: BaseException, request_id: str) -> JSONResponse:
-    """Return the response where ``error`` ended a request."""
-    error, kind = _ours(error), problem_kind(error)
-    detail = (
-        str(error) if isinstance(error, errors.ResnapError) else "the log has the details, under the id in instance"
-    )
+    detail = str(ours) if isinstance(ours, errors.ResnapError) else "the log has the details, under the id in instance"
     body: dict[str, object] = {
         "type": kind.type,
         "title": kind.title,
         "status": kind.status,
         "detail": _without_secrets(detail),
-        "instance": f"urn:uuid:{request_id}",
+        "instance": f"urn:uuid:{context.request_id}",
         "code": kind.code,
-        "hint": _without_secrets(getattr(error, "hint", None) or kind.hint),
+        "hint": _without_secrets(getattr(ours, "hint", None) or kind.hint),
     }
-    if isinstance(error, _InvalidPartsError):
-        body["errors"] = error.parts
-    return JSONResponse(body, kind.status, headers=_headers(error, kind), media_type=MEDIA_TYPE)
-
-
-def problem_kind(error: BaseException) -> Kind:
-    """Return the kind of problem of ``error``, be it of ours or the framework's."""
-    return kind_of(_ours(error))
+    if isinstance(ours, _InvalidPartsError):
+        body["errors"] = ours.parts
+    return JSONResponse(body, kind.status, headers=_headers(ours, kind), media_type=MEDIA_TYPE)
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:

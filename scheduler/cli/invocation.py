@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.clock import Clock
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.settings import Settings
     from resnap.tiering.engine import Engine
 
-R = TypeVar("R", bound=Result)
+Errors = list[ResnapError]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Invocation(Context):
 
         return self.at_end.enter_context(engine_of(self.settings, ahead=ahead and not self.settings.dry_run))
 
-    def show(self, work: Callable[[Report], None], view: View[R]) -> int:
+    def show(self, work: Callable[[Report], None], view: View[Any]) -> int:
         """Print the results of a job as they come, then the faults; return the exit code of view or findings.
 
         The view sees the first result before anything is printed, so a job that cannot begin prints nothing. An error
@@ -63,8 +63,7 @@ class Invocation(Context):
             ResnapError: the job has ended without a result.
 
         """
-        faults: list[ResnapError] = []
-        findings: list[ResnapError] = []
+        faults, findings = Errors(), Errors()
         try:
             if self.output.form == "dump-log":
                 work(lambda result: self.output.dump(view.dump(result)))
@@ -79,12 +78,12 @@ class Invocation(Context):
         self.failures.report_all(findings)
         return view.exit_code or (findings[0].exit_code if findings and not has_failed else OK)
 
-    def _print(self, work: Callable[[Report], None], view: View[R], rows_of: Callable[[R], list[Row]]) -> None:
+    def _print(self, work: Callable[[Report], None], view: View[Any], rows_of: Callable[[Result], list[Row]]) -> None:
         """Do the work, and print the rows of each result as it comes; the rest of the answer is printed at the end."""
         is_table = self.output.form == "table"
         put: Callable[[Row | None], None] | None = None
 
-        def listen(result: R) -> None:
+        def listen(result: Result) -> None:
             nonlocal put
             rows = rows_of(result)
             put = put or self._begin(view)
@@ -107,7 +106,7 @@ class Invocation(Context):
             for line in view.closing():
                 self.output.line(line)
 
-    def _begin(self, view: View[R]) -> Callable[[Row | None], None]:
+    def _begin(self, view: View[Any]) -> Callable[[Row | None], None]:
         """Print what comes before the rows, and return what prints these."""
         self.say_first()
         is_table = self.output.form == "table"
@@ -119,7 +118,7 @@ class Invocation(Context):
             Answer(head=head, name=view.name, kind=view.kind, columns=columns, tail=tail, closing=closing)
         )
 
-    def _take(self, result: R, view: View[R], faults: list[ResnapError], findings: list[ResnapError]) -> list[Row]:
+    def _take(self, result: Result, view: View[Any], faults: Errors, findings: Errors) -> list[Row]:
         """Return the rows of a result, once what is wrong with it is noted."""
         for line in view.lines(result):
             self.output.line(line)

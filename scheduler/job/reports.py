@@ -171,6 +171,7 @@ def producer_row(entry: ProducerEntry) -> dict[str, object]:
 
 R = TypeVar("R", bound=Result)
 
+AGAIN: Final = "Next: the same command again, once what the errors name is repaired, as their hints say."
 MOST_ROWS: Final = 50
 """For people: more partitions than that are summed up by topic, and more of anything else is counted."""
 

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from resnap.scheduler.job.contract import Context, PartitionState, Result, verb_of
 from resnap.scheduler.job.wiring import scope_of
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from resnap.tiering.planner import PartitionScan
     from resnap.tiering.selection import Scope, SelectedPartition
 
-R = TypeVar("R", bound=Result)
 UNKNOWN_CLUSTER: Final = "unknown"
 _log = logger(__name__)
 REPORT_INTERVAL_S: Final = 1.0
@@ -351,10 +350,10 @@ class RunContext(Context):
         """Raise CancelledError if the run is to end."""
         self.report.check()
 
-    def keep(self, work: Callable[[Report], None], view: View[R]) -> Row:
+    def keep(self, work: Callable[[Report], None], view: View[Any]) -> Row:
         """Keep the result of each partition, and what is wrong, as it comes; return the totals."""
 
-        def keep_one(result: R) -> None:
+        def keep_one(result: Result) -> None:
             row = view.row(result)
             for fault in result.faults:
                 self.report.failure(fault) if result.topic_partition is None else self.report.error(fault)

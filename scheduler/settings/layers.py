@@ -253,7 +253,7 @@ def _mapping(value: object) -> dict[str, str]:
     if isinstance(value, str):
         value = json.loads(value) if value.lstrip().startswith("{") else value.split(";")
     if isinstance(value, dict):
-        return {key: _java_text(entry) for key, entry in _join_dots(value)}
+        return {key: json.dumps(entry) if isinstance(entry, bool) else str(entry) for key, entry in _join_dots(value)}
     entries = [str(entry).partition("=") for entry in value] if isinstance(value, list | tuple) else [("", "", "")]
     if not all(separator and key.strip() for key, separator, _ in entries):
         raise ValueError("expected KEY=VALUE")
@@ -267,10 +267,6 @@ def _join_dots(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[
             yield from _join_dots(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _java_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _beside(directory: Path, name: str, value: object) -> object:

@@ -11,6 +11,7 @@ from typing_extensions import TypedDict  # the one that pydantic takes, for the 
 from resnap.scheduler.cli.failures import OK
 from resnap.scheduler.cli.flags import CLUSTER, COPYING_IN_TIME, S3, TOPIC
 from resnap.scheduler.job.contract import Context, Report, Reported, Request, Verb, View
+from resnap.scheduler.job.reports import AGAIN
 from resnap.scheduler.job.wiring import cluster_of, scope_of
 from resnap.scheduler.output.records import columns_of, record, row_of
 from resnap.scheduler.output.rendering import BYTES, PARTITION, Column, Row, offset_span, or_dash
@@ -184,7 +185,7 @@ class RemoteStatusView(View["Reported[RemoteStatus]"]):
             )
         harmful = [finding for finding in comparison.findings if finding.kind in HARMFUL]
         if harmful or status.problems:
-            yield "Next: the same command again, once what the errors name is repaired, as their hints say."
+            yield AGAIN
         elif comparison.findings:
             yield "Next: nothing stops tiering; `resnap gc URL` shows what may be deleted of what nothing refers to."
         elif any(partition.waiting is not None for partition in comparison.partitions):

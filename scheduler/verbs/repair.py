@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 from resnap.scheduler.cli.flags import ENGINE, READING, REPLAY, STORE, TOPIC, WRITE
 from resnap.scheduler.job.contract import PartitionState, Reported, Request, Result, Verb, View
 from resnap.scheduler.job.replaying import planner_of
-from resnap.scheduler.job.reports import CostRow, Identity, SummedView, count_of, identity
+from resnap.scheduler.job.reports import AGAIN, CostRow, Identity, SummedView, count_of, identity
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
 from resnap.scheduler.verbs.planned import AND_DO_IT, beginnings_gone
@@ -297,7 +297,7 @@ class RepairView(SummedView[Result]):
             if not left:
                 yield f"Next: `resnap verify {shlex.quote(self._url)}` reads back what is there now."
         if left:
-            yield "Next: the same command again, once what the errors name is repaired, as their hints say."
+            yield AGAIN
 
 
 class RepairUndoView(View[Result]):

@@ -13,7 +13,7 @@ from resnap.replay.comparison import SOUND, SnapshotVerdict
 from resnap.replay.results import BoundaryOutcome
 from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Reported, Result, Unread, View
-from resnap.scheduler.job.reports import MOST_ROWS, Identity, identity, more_topics, summed_note
+from resnap.scheduler.job.reports import AGAIN, MOST_ROWS, Identity, identity, more_topics, summed_note
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import Column, partition_name
 from resnap.scheduler.verbs.planned import beginnings_gone, faults_of_files
@@ -386,7 +386,7 @@ class JudgedView(ReplayView):
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
         are_good = all(comparison is not None and comparison.verdict in SOUND for comparison in found)
         if self.has_faults:
-            yield "Next: the same command again, once what the errors name is repaired, as their hints say."
+            yield AGAIN
         elif not are_good:
             again = f"resnap regenerate {self._scope.typed} --boundaries all --into DIR"
             yield f"Next: `{again}` makes those again that a replay contradicts."

@@ -20,7 +20,7 @@ from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
 from resnap.scheduler.job.contract import Mismatch, PartitionState, Reported, Request, Result, Verb, View, unread
 from resnap.scheduler.job.replaying import journal_of, planner_of
-from resnap.scheduler.job.reports import MOST_ROWS, chain_row
+from resnap.scheduler.job.reports import AGAIN, MOST_ROWS, chain_row
 from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.records import columns_of, row_of
 from resnap.scheduler.output.rendering import BYTES, Column
@@ -412,7 +412,7 @@ class StoreView(View[Result]):
             f"compared with a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
         )
         if self.has_faults or self.is_cut_short:
-            yield "Next: the same command again, once what the errors name is repaired, as their hints say."
+            yield AGAIN
         else:
             yield "Next: nothing is left to do: the store holds what its manifests and a replay say."
 
