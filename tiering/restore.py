@@ -10,6 +10,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -46,7 +47,7 @@ from resnap.tiering.restoring.restoration import (
     passed_over,
     restoration_of,
 )
-from resnap.tiering.restoring.restorer import FILE_MODE, Copier, FileTask, Restored, Restorer, Target, without_topic_id
+from resnap.tiering.restoring.restorer import FILE_MODE, Copier, Restored, Restorer, Target, without_topic_id, work_at
 from resnap.tiering.selection import select
 from resnap.tiering.store_check import StoreCheck
 from resnap.tiering.stored_snapshots import StoredSnapshots
@@ -442,7 +443,9 @@ def restoring_copier(
     at_once = parallel if is_parallel_asked else None
     pool: TaskPool[Any, Any]
     with (
-        engine.task_pool(FileTask, "writing files", at_once=at_once, bytes_per_s=bytes_per_s) as pool,
+        engine.task_pool(
+            lambda rate: partial(work_at, rate), "writing files", at_once=at_once, bytes_per_s=bytes_per_s
+        ) as pool,
         ThreadPoolExecutor(pool.items_at_once, "resnap-copy") as threads,
     ):
         yield Copier(threads=threads, at_once=pool.items_at_once, elsewhere=pool.result, stop=pool.close)

@@ -34,7 +34,7 @@ from resnap.storage.stores.keeping import Kept
 from resnap.storage.stores.protocol import UNKNOWN
 from resnap.storage.threads import side_by_side
 from resnap.tiering.verifying.content_verification import NOT_READABLE
-from resnap.tiering.verifying.verification import ReadTask, StoreReader
+from resnap.tiering.verifying.verification import StoreReader, read_stored_at
 from resnap.tiering.verifying.verification_journal import VerificationJournal
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ class StoreCheck:
         """
         url = self.part.store.url
         self.planner.engine.check_reach([f"{url}/{min(to_read)}"], DISCARD)
-        return self.planner.engine.task_pool(lambda _: ReadTask(url, self.sources), "reading segments back")
+        read = partial(read_stored_at, url, self.sources)
+        return self.planner.engine.task_pool(lambda _: read, "reading segments back")
 
     @property
     def judged_beside(self) -> set[str]:

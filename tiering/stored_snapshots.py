@@ -129,9 +129,9 @@ class StoredSnapshots:
     def _around_broken(self, logs: StoredLogs, unread: Collection[TopicPartition | None]) -> dict[str, ManifestFacts]:
         """Return the intact parts of those ``logs`` that are ``unread`` because of some broken segments."""
         found: dict[str, ManifestFacts] = {}
-        for log in logs.together:
-            whole = [key for key in log.keys if self._is_whole(key)] if log.topic_partition in unread else log.keys
-            found |= {key: self.check.manifests[key] for key in whole} if len(whole) < len(log.keys) else {}
+        for at, keys in logs.keys.items():
+            whole = [key for key in keys if self._is_whole(key)] if at in unread else keys
+            found |= {key: self.check.manifests[key] for key in whole} if len(whole) < len(keys) else {}
         return found
 
     def _is_whole(self, key: str) -> bool:
@@ -348,32 +348,24 @@ def producers_text(producers: Producers) -> str:
     return f"producers {', '.join(map(str, ids))}" + (f" and {more} more" if more else "")
 
 
-class StoredLog(NamedTuple):
-    """Segments of one partition in a store, without a gap."""
-
-    topic_partition: TopicPartition
-    topic_id: str
-    """As in keys."""
-    keys: Sequence[str]
-    """Of their manifests."""
-
-
 class StoredLogs(NamedTuple):
-    """Logs that are replayed together."""
+    """Logs that are replayed together, each without a gap; one of a partition."""
 
     folder: str
     """In the store."""
-    together: Sequence[StoredLog]
+    topic_ids: dict[str, str]
+    """As in keys, by topic."""
+    keys: dict[TopicPartition, Sequence[str]]
+    """Of the manifests of each log."""
 
     def scope(self, store_url: str, manifests: Collection[str]) -> Scope:
         """Return the scope with only these logs; ``manifests`` are the keys of all in the store."""
-        others = set(manifests).difference(*(log.keys for log in self.together))
+        others = set(manifests).difference(*self.keys.values())
         others |= {key.removeprefix(f"{self.folder}/") for key in others}
-        topic_ids = {log.topic_partition.topic: log.topic_id for log in self.together}
         return Scope(
             sources=(f"{store_url}/{self.folder}".rstrip("/"),),
-            topics=tuple(sorted(topic_ids)),
-            topic_ids=topic_ids,
+            topics=tuple(sorted(self.topic_ids)),
+            topic_ids=self.topic_ids,
             counts=lambda key: key not in others,
         )
 
@@ -388,14 +380,14 @@ def stored_logs(
         folder, topic_id = listing.source(key)
         keys.setdefault((folder, manifest.topic_partition, topic_id), []).append(key)
         ids.setdefault((folder, manifest.topic), set()).add(topic_id)
-    together: dict[tuple[str, int, int], list[StoredLog]] = {}
+    together: dict[tuple[str, int, int], StoredLogs] = {}
     for (folder, at, topic_id), of_partition in keys.items():
         number = sorted(ids[folder, at.topic]).index(topic_id)
         for depth, log in enumerate(_without_gaps(of_partition, found)):
             if any(key in asked_for for key in log):
-                together.setdefault((folder, number, depth), []).append(StoredLog(at, topic_id, log))
-    for (folder, _, _), logs in sorted(together.items()):
-        yield StoredLogs(folder, logs)
+                logs = together.setdefault((folder, number, depth), StoredLogs(folder, {}, {}))
+                logs.topic_ids[at.topic], logs.keys[at] = topic_id, log
+    yield from (logs for _, logs in sorted(together.items()))
 
 
 def _without_gaps(keys: Sequence[str], found: Mapping[str, ManifestFacts]) -> list[list[str]]:

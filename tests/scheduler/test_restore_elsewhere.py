@@ -12,7 +12,7 @@ from resnap.replay.watching import Progress
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.sources.files import Sources
 from resnap.tiering.restore import RestoreOrder, RestoreWork, restore
-from resnap.tiering.restoring.restorer import Copier, FileTask, unfinished_name
+from resnap.tiering.restoring.restorer import Copier, unfinished_name, work_at
 from resnap.tiering.selection import Scope
 from tests.scheduler.test_restore import PARTITIONS, check_whole, log_dir, store
 
@@ -29,7 +29,7 @@ __all__ = ["log_dir", "store"]
 def executor(work: Any, _: int, wanted: Callable[[], bool]) -> Any:
     """Do what travels to an executor, as a task of two attempts, of which the first one counts."""
     assert wanted()
-    first, _ = (FileTask(None)(pickle.loads(pickle.dumps(work))) for _ in range(2))  # noqa: S301 - our own
+    first, _ = (work_at(None, pickle.loads(pickle.dumps(work))) for _ in range(2))  # noqa: S301 - our own
     return first
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,7 @@ from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.local import LocalObjectStore
 from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyTask, Uploading, _delivery
-from resnap.tiering.verifying.verification import ReadTask, StoreReader
+from resnap.tiering.verifying.verification import StoreReader, read_stored_at
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import files_of
 from tests.tiering.shipping import UPGRADED, an_order
@@ -104,7 +105,7 @@ def test_what_is_read_back_elsewhere_is_judged_as_what_is_read_here(
     listing = layout.listing(store, bool)
 
     def read(found: object) -> object:
-        task = sent(ReadTask(root.as_uri(), PLAIN))
+        task = sent(partial(read_stored_at, root.as_uri(), PLAIN))
         assert callable(task)
         return sent(task(sent(found)))
 

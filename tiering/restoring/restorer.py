@@ -124,15 +124,9 @@ class Copier:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class FileTask:
-    """Work on files for an executor; each of its processes moves so many bytes per second."""
-
-    bytes_per_s: int | None
-
-    def __call__(self, work: Callable[[Flow], _R]) -> _R:
-        """Return the result."""
-        return work(Flow(_throttle(self.bytes_per_s)))
+def work_at(bytes_per_s: int | None, work: Callable[[Flow], _R]) -> _R:
+    """Return the result of ``work`` on an executor; each of its processes moves so many bytes per second."""
+    return work(Flow(_throttle(bytes_per_s)))
 
 
 @made_once(maxsize=4)

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from resnap.replay.anchor import begin_at_anchor
 from resnap.replay.evidence import Evidence
@@ -246,13 +246,6 @@ def _refusals(values: dict[str, Any]) -> CachedRefusals:
     return CachedRefusals(**values | {"refusals": tuple(refusals)})
 
 
-class LoadedResults(NamedTuple):
-    """What is known of a partition from earlier runs."""
-
-    results: CachedResults
-    stored: CachedResults
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedPartition:
     """The valid cached results of one partition."""
@@ -260,8 +253,8 @@ class CachedPartition:
     inventory: PartitionInventory
     directory: str
     """Digest of everything in the directory, taken before anything else was read."""
-    found: LoadedResults | Compressed[LoadedResults]
-    """Compressed while it waits."""
+    found: tuple[CachedResults, CachedResults] | Compressed[tuple[CachedResults, CachedResults]]
+    """The results that are valid, and those that were stored; compressed while they wait."""
     is_checked: bool = False
     """Whether the boundaries have been compared with the current evidence."""
 
@@ -273,15 +266,15 @@ class CachedPartition:
     @property
     def results(self) -> CachedResults:
         """As far as it holds for the log and the rules of this run."""
-        return self._found.results
+        return self._found[0]
 
     @property
     def stored(self) -> CachedResults:
         """As it was found, for replacing it."""
-        return self._found.stored
+        return self._found[1]
 
     @property
-    def _found(self) -> LoadedResults:
+    def _found(self) -> tuple[CachedResults, CachedResults]:
         return self.found.value if isinstance(self.found, Compressed) else self.found
 
     def compressed(self) -> CachedPartition:
@@ -298,7 +291,7 @@ class CachedPartition:
         if self.is_same_directory:
             return replace(self, is_checked=True)
         log_start = self.partition.segments[0].base_offset if self.partition.segments else 0
-        found = LoadedResults(self.results.supported_by(evidence, rules, log_start), self.stored)
+        found = self.results.supported_by(evidence, rules, log_start), self.stored
         return replace(self, found=found, is_checked=True)
 
     def refused(self, candidates: Candidates, store: str) -> Candidates | None:
@@ -322,7 +315,7 @@ def look_up(
     stored = CachedResults() if files is None else files.load(partition)
     end = unchanged_up_to(partition.segments, stored.marks, sources) if stored.marks else None
     results = replace(stored.below(end).under(rules), topic_id=partition.topic_id)
-    return CachedPartition(inventory=inventory, directory=directory, found=LoadedResults(results, stored))
+    return CachedPartition(inventory=inventory, directory=directory, found=(results, stored))
 
 
 def with_result(
@@ -405,7 +398,7 @@ class RunCache:
         """Return the cached results of a partition that are still valid."""
         if self.fresh and self.files is not None:
             blank = look_up(None, inventory, self.rules, self.sources)
-            return replace(blank, found=LoadedResults(blank.results, self.files.load(inventory.partition)))
+            return replace(blank, found=(blank.results, self.files.load(inventory.partition)))
         return look_up(self.files, inventory, self.rules, self.sources)
 
     def look_up_to_wait(self, inventory: PartitionInventory) -> CachedPartition:

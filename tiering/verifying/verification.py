@@ -275,16 +275,9 @@ def read_stored(
     return contents
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTask:
-    """Runs ``read_stored`` for a manifest of the store at ``store_url`` on an executor."""
-
-    store_url: str
-    sources: Sources
-
-    def __call__(self, found: StoredManifest) -> Contents:
-        """Return what was read."""
-        return read_stored(found, self.sources.store(self.store_url), self.sources)
+def read_stored_at(store_url: str, sources: Sources, found: StoredManifest) -> Contents:
+    """Return what ``read_stored`` reads in the store at ``store_url``, on an executor."""
+    return read_stored(found, sources.store(store_url), sources)
 
 
 def _object_problems(
