@@ -48,7 +48,7 @@ class Packed(Sequence[_T]):
         """
         kind: Any = type(values[0])
         numbers = array("q", (getattr(value, number) for value in values))
-        self._columns = _Columns(
+        self._columns = _Table(
             kind=kind,
             length=len(values),
             columns=tuple(
@@ -77,7 +77,7 @@ class Packed(Sequence[_T]):
     def __iter__(self) -> Iterator[_T]:
         return iter(self._values())
 
-    def _values(self) -> tuple[_T, ...] | _Columns:
+    def _values(self) -> tuple[_T, ...] | _Table:
         return self._columns if len(self) > _MOST_REMEMBERED else _cached_values(self._columns)
 
     def __eq__(self, other: object) -> bool:
@@ -91,7 +91,7 @@ class Packed(Sequence[_T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Columns:
+class _Table:
     """The fields of values, one column each."""
 
     kind: Any
@@ -113,7 +113,7 @@ class _Columns:
 
 
 @lru_cache(maxsize=8)
-def _cached_values(columns: _Columns) -> tuple[Any, ...]:
+def _cached_values(columns: _Table) -> tuple[Any, ...]:
     """Return all values, cached: a partition is iterated dozens of times before the next one."""
     return tuple(columns)
 

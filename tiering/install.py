@@ -161,7 +161,7 @@ def _area(order: InstallOrder, s3: S3Settings) -> StagingArea:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Selection:
+class _Chosen:
     """What of the staged snapshots belongs into the log dir, and what was done with it so far."""
 
     log_dir: Path
@@ -190,7 +190,7 @@ class _Selection:
         )
 
 
-def _select(order: InstallOrder, area: StagingArea) -> _Selection:
+def _select(order: InstallOrder, area: StagingArea) -> _Chosen:
     staged = {key: offsets for key, found in area.offsets().items() if (offsets := order.wanted(key, found))}
     if not staged:
         raise UsageError(f"{order.staged} has no snapshot of any selected topic",
@@ -219,7 +219,7 @@ def _select(order: InstallOrder, area: StagingArea) -> _Selection:
         releases = partial(destination_releases, order.kafka_version, str(log_dir.path), log_dir.broker_id)
         decided = decide(found, offsets, area, order.asked, releases)
         surveyed.append(Surveyed(inventory=found, installation=decided))
-    return _Selection(
+    return _Chosen(
         log_dir=Path(str(log_dir.path)),
         surveyed=surveyed,
         problems=problems,
@@ -240,7 +240,7 @@ def _aside(log_dir: LogDir) -> dict[TopicPartition, str]:
     }
 
 
-def _apply(installer: Installer, selection: _Selection, progress: Progress) -> ResnapError | None:
+def _apply(installer: Installer, selection: _Chosen, progress: Progress) -> ResnapError | None:
     """Make the changes; mark those that an error prevented, and return that error."""
     changes = [change for partition in selection.surveyed for change in partition.installation.changes]
     progress.expect(len(changes), sum(change.size_bytes for change in changes))

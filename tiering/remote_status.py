@@ -75,7 +75,7 @@ def read_status(
     """
     warn_once = cache(warn)
 
-    def reading() -> _Reading:
+    def reading() -> _TopicRead:
         read = _read(survey(), scope, cluster, now_ms, overdue_ms)
         return read if cluster is None else _with_leaders(read, scope, cluster, warn_once)
 
@@ -90,7 +90,7 @@ def read_status(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
+class _TopicRead:
     """The metadata topic as it was read once, and the log dirs as they were."""
 
     metadata: RemoteLogMetadata
@@ -125,7 +125,9 @@ class _Reading:
         )
 
 
-def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now_ms: int, overdue_ms: int) -> _Reading:
+def _read(
+    log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now_ms: int, overdue_ms: int
+) -> _TopicRead:
     events = _events_in(log_dirs) if cluster is None else events_of(cluster)
     firsts: dict[int, int | None] = dict.fromkeys(events)
     metadata = fold_events(_with_firsts(chain.from_iterable(events.values()), firsts))
@@ -134,7 +136,7 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now
     if scope.topics and not wanted and not any(scope.wants(partition.topic_partition.topic) for partition in local):
         what = f"{METADATA_TOPIC} names no topic that matches --topic {' or '.join(scope.topics)}"
         raise UsageError(what, hint="without --topic all topics that it names are shown")
-    return _Reading(
+    return _TopicRead(
         metadata=replace(metadata, partitions=wanted),
         log_dirs=log_dirs,
         firsts=firsts,
@@ -144,7 +146,7 @@ def _read(log_dirs: Sequence[LogDir], scope: Scope, cluster: Cluster | None, now
     )
 
 
-def _with_leaders(read: _Reading, scope: Scope, cluster: Cluster, warn: Callable[[str], None]) -> _Reading:
+def _with_leaders(read: _TopicRead, scope: Scope, cluster: Cluster, warn: Callable[[str], None]) -> _TopicRead:
     """Return the reading with what leaders have not copied, and with tiered partitions that the topic does not name."""
     named = {cache.partition.name for cache in read.metadata.partitions} | {METADATA_TOPIC}
     facts = cluster.facts(

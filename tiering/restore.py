@@ -159,7 +159,7 @@ def restore(order: RestoreOrder, work: RestoreWork, report: Callable[[RestoreRep
             for log_dir in order.log_dirs
         ]
         named = (log_dir.absolute() for log_dir in order.log_dirs)
-        run = _Run(order, work, dict(zip((log_dir.absolute() for log_dir in there), named, strict=True)))
+        run = _Restoring(order, work, dict(zip((log_dir.absolute() for log_dir in there), named, strict=True)))
         run.hold(stack)
         targets = [Target.at(path, new_cluster=order.is_of_new_cluster) for path in run.log_dirs]
         bootstrap = None if order.new_cluster is None else read_bootstrap(order.new_cluster)
@@ -229,7 +229,7 @@ def _shipped(order: RestoreOrder, work: RestoreWork) -> Selection:
 
 
 @dataclass(slots=True)
-class _Run:
+class _Restoring:
     """One run into log dirs that are there."""
 
     order: RestoreOrder

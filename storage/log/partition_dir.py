@@ -154,7 +154,7 @@ class Checkpoints:
 
 
 @dataclass(slots=True)
-class _Listing:
+class _FilesByKind:
     """A partition directory's files by kind; mutable while it is filled."""
 
     live: dict[FileKind, dict[int, str]] = field(default_factory=lambda: {kind: {} for kind in FileKind})
@@ -248,9 +248,9 @@ def _open_directory(path: Path) -> Iterator[int]:
         os.close(directory)
 
 
-def _list_by_kind(names: Iterable[str]) -> _Listing:
+def _list_by_kind(names: Iterable[str]) -> _FilesByKind:
     """Return the files of the given ``names``, by kind."""
-    listing = _Listing()
+    listing = _FilesByKind()
     for name in names:
         file = parse_file_name(name)
         if file is None:

@@ -104,7 +104,7 @@ class FieldSchema:
         return camel_case(self.name)
 
 
-class _Layout(NamedTuple):
+class _FieldsOfVersion(NamedTuple):
     """The fields of one version of a message."""
 
     plain: list[FieldSchema]
@@ -114,7 +114,7 @@ class _Layout(NamedTuple):
 
 
 _SCHEMAS: Final[dict[type, tuple[FieldSchema, ...]]] = {}
-_LAYOUTS: Final[dict[tuple[type, int], _Layout]] = {}
+_LAYOUTS: Final[dict[tuple[type, int], _FieldsOfVersion]] = {}
 """What has been worked out so far, by class, and by class and version."""
 
 
@@ -210,7 +210,7 @@ def message_json(message: object, version: int) -> dict[str, object]:
     return shown
 
 
-def _layout(message: type, version: int) -> _Layout:
+def _layout(message: type, version: int) -> _FieldsOfVersion:
     """Return the fields of ``version``."""
     known = _LAYOUTS.get((message, version))
     if known is None:
@@ -220,7 +220,7 @@ def _layout(message: type, version: int) -> _Layout:
         plain = [field for field in there if field.tag is None]
         if not is_flexible:
             plain = [replace(field, wire=before_flexible(field.wire)) for field in plain]
-        known = _LAYOUTS[message, version] = _Layout(plain, tagged, is_flexible)
+        known = _LAYOUTS[message, version] = _FieldsOfVersion(plain, tagged, is_flexible)
     return known
 
 

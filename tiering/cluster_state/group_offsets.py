@@ -163,7 +163,7 @@ class _Written(NamedTuple):
     place: PlacedBatch
 
 
-class _Fold:
+class _OffsetsFold:
     """The records that count so far, by their keys' bytes."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ def read_group_offsets(partition: PartitionDir) -> OffsetsPartition:
         LogDirError: a file cannot be read; FileGoneError where compaction has deleted it meanwhile.
 
     """
-    fold, end_offset = _Fold(), 0
+    fold, end_offset = _OffsetsFold(), 0
     for placed in read_partition_batches(partition):
         header = placed.header
         end_offset = header.last_offset + 1

@@ -324,11 +324,11 @@ def compare(
     poison = (
         Finding(
             kind=FindingKind.POISON,
-            place=f"__remote_log_metadata-{record.metadata_partition}",
+            place=f"__remote_log_metadata-{event.metadata_partition}",
             count=1,
-            detail=f"the record at offset {record.offset} stops every broker from reading on: {record.error}",
+            detail=f"the record at offset {event.offset} stops every broker from reading on: {event.record}",
         )
-        for record in metadata.poison
+        for event in metadata.poison
     )
     others = sum(map(len, by_partition.values()))
     return RemoteComparison(partitions=tuple(partitions), poison=tuple(poison), other_objects=others)

@@ -154,30 +154,23 @@ class RemoteLogMetadataCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Poison:
-    """A record that stops the reader of a metadata partition, in every broker that follows it."""
-
-    metadata_partition: int
-    offset: int
-    error: FormatError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogMetadata:
     """Brokers' state of all partitions, as far as the metadata topic was read."""
 
     partitions: tuple[RemoteLogMetadataCache, ...]
     """By topic, number and topic id."""
-    poison: tuple[Poison, ...]
+    poison: tuple[Event, ...]
+    """Records that stop the reader of a metadata partition, in every broker that follows it."""
 
 
 def fold_events(events: Iterable[Event]) -> RemoteLogMetadata:
     """Return the state that ``events``, in the order of each metadata partition, make."""
     folds: dict[TopicIdPartition, _CacheBuilder] = {}
-    poison: list[Poison] = []
-    for number, offset, record in events:
+    poison: list[Event] = []
+    for event in events:
+        number, offset, record = event
         if isinstance(record, FormatError):
-            poison.append(Poison(metadata_partition=number, offset=offset, error=record))
+            poison.append(event)
             continue
         partition = partition_of(record)
         fold = folds.setdefault(partition, _CacheBuilder(partition, number))

@@ -96,7 +96,7 @@ class _Original(NamedTuple):
     """None where there was none."""
 
 
-class _Manifest(NamedTuple):
+class _Claimed(NamedTuple):
     """A claimed manifest, and what it is to be."""
 
     key: str
@@ -238,7 +238,7 @@ class Replacer:
         except ResnapError:
             self._write(key, manifest, held)
             raise
-        self._restore(folder, back, _Manifest(key, original, held))
+        self._restore(folder, back, _Claimed(key, original, held))
 
     def _manifest(self, folder: str, number: int, change: ObjectChange, found: Version) -> bytes | None:
         """Return the manifest that is there, or must be; None if what ``folder`` records was never done, or is undone.
@@ -275,7 +275,7 @@ class Replacer:
                 back.append(_Original(change, now, now.body))
         return back
 
-    def _restore(self, folder: str, back: list[_Original], manifest: _Manifest | None = None) -> None:
+    def _restore(self, folder: str, back: list[_Original], manifest: _Claimed | None = None) -> None:
         """Write all of ``back``, and the manifest before what only the repaired one names."""
         self._put(f"{folder}/{UNDONE}", b"")
         stays = [original for original in back if original.change.old == original.change.new]

@@ -321,7 +321,7 @@ def stored_log(log: SegmentFile, chunk_size: int, *, is_compressed: bool, cipher
     fixed = FixedSizes(len(sizes), whole, sizes[-1] if sizes else 0)
     return ChunkedLog(
         chunks=ChunkIndex(chunk_size, log.size_bytes, ListedSizes(tuple(sizes)) if is_compressed else fixed),
-        open_body=lambda: io.BufferedReader(_Pieces(piece for _, piece in pieces()), _BUFFER_BYTES),
+        open_body=lambda: io.BufferedReader(_PieceStream(piece for _, piece in pieces()), _BUFFER_BYTES),
         size_bytes=sum(sizes),
         crc32c=checksum,
     )
@@ -351,7 +351,7 @@ def is_compressed_already(open_body: BodyOpener) -> bool:
         return True
 
 
-class _Pieces(io.RawIOBase):
+class _PieceStream(io.RawIOBase):
     """A sequence of pieces as one stream."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
