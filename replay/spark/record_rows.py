@@ -34,7 +34,7 @@ from resnap.replay.scan.header_scan import LARGE_BLOCK_BYTES, ScanFacts, read_bl
 from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows, unless_absent
 from resnap.replay.spark.transaction_ends import TransactionEnds
 from resnap.storage.errors import FormatError
-from resnap.storage.log.compression import decompress
+from resnap.storage.log.compression import decompress, decompress_into
 from resnap.storage.log.message_set import (
     MAGIC_V0,
     LegacyMessage,
@@ -353,23 +353,28 @@ def _groups(block: Block, some: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDA
 
     A group has None if one is damaged or has unusual records.
     """
-    contents: list[Buffer] = []
-    start, held_bytes = 0, 0
+    start, content, ends = 0, memoryview(bytearray()), [0]
     attributes, begins = block.headers["attributes"][some], block.positions[some]
-    ends = begins + LOG_OVERHEAD + block.headers["batch_length"][some]
+    stops = begins + LOG_OVERHEAD + block.headers["batch_length"][some]
     for index in np.flatnonzero(attributes & COMPRESSION_MASK).tolist():
+        batch, codec = block.data[int(begins[index]) : int(stops[index])], int(attributes[index])
         try:
-            content = _content(block.data[int(begins[index]) : int(ends[index])], int(attributes[index]), 0)
+            room = content[ends[-1] :]
+            size = decompress_into(room, batch[HEADER.size :], compression_name(codec)) if room else None
+            if size is None and start < index:
+                yield some[start:index], _parsed_batches(block, some[start:index], content, ends)
+            if size is None:
+                start, ends, content = index, [0], np.empty(_PIECE_BYTES, np.uint8).data
+                size = decompress_into(content, batch[HEADER.size :], compression_name(codec))
+            if size is None:
+                content = memoryview(_content(batch, codec, 0))
+                size = len(content)
         except FormatError:
             yield some[start:], None
             return
-        if held_bytes and held_bytes + len(content) > _PIECE_BYTES:
-            yield some[start:index], _parsed_batches(block, some[start:index], contents)
-            start, contents, held_bytes = index, [], 0
-        contents.append(content)
-        held_bytes += len(content)
+        ends.append(ends[-1] + size)
     if start < len(some):
-        yield some[start:], _parsed_batches(block, some[start:], contents)
+        yield some[start:], _parsed_batches(block, some[start:], content, ends)
 
 
 def _whole(block: Block, some: npt.NDArray[np.int64]) -> tuple[Buffer, Array]:
@@ -385,13 +390,20 @@ def _whole(block: Block, some: npt.NDArray[np.int64]) -> tuple[Buffer, Array]:
     return data, batches
 
 
-def _parsed_batches(block: Block, some: npt.NDArray[np.int64], contents: Sequence[Buffer]) -> _Parsed | None:
-    """Return the records of whole batches, with the ``contents`` of those compressed; None as in ``_groups``."""
-    (data, batches), content = _whole(block, some), b"".join(contents)
+def _parsed_batches(
+    block: Block, some: npt.NDArray[np.int64], content: memoryview, ends: Sequence[int]
+) -> _Parsed | None:
+    """Return the records of whole batches; None as in ``_groups``.
+
+    Those of compressed ones are in ``content``, between the ``ends``.
+    """
+    (data, batches), size = _whole(block, some), ends[-1]
+    # A group may be much smaller than the room made for it, and is held with others.
+    content = content[:size] if 2 * size > len(content) else memoryview(bytes(content[:size]))
     compressed = block.headers["attributes"][some] & COMPRESSION_MASK != 0
-    decompressed, lengths = np.frombuffer(content, np.uint8), np.array([*map(len, contents)], np.int64)
-    batches["records_at"][compressed] = decompressed.ctypes.data + np.cumsum(lengths) - lengths
-    batches["records_size"][compressed] = lengths
+    decompressed = np.frombuffer(content, np.uint8)
+    batches["records_at"][compressed] = decompressed.ctypes.data + np.array(ends[:-1])
+    batches["records_size"][compressed] = np.diff(ends)
     is_possible = (batches["count"] <= batches["records_size"] // _LEAST_RECORD_BYTES).all()
     if not is_possible or not are_intact(batches.ctypes.data, len(batches)):
         return None

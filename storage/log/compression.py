@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from resnap.storage.crc32c import Buffer
 
+_STREAMS: Final = frozenset({"lz4", "zstd"})
+"""What Arrow decompresses as a stream, whose content may have any size."""
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 _LENGTH_SIZE: Final = 4
@@ -50,21 +52,43 @@ def decompress(data: Buffer, codec: str, *, at: int = 0) -> Buffer:
             return gzip.decompress(data)
         if codec == "snappy":
             return b"".join(map(_snappy_block, _snappy_blocks(bytes(data))))
-        if codec in {"lz4", "zstd"}:
-            frame = _with_right_checksum(bytes(data)) if codec == "lz4" else data
-            content: bytes = pa.CompressedInputStream(pa.BufferReader(frame), codec).read()
+        if codec in _STREAMS:
+            content: bytes = _stream(data, codec).read()
             return content
     except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
         raise FormatError("compressed records", position=at, expected=f"{codec} data", found=str(error)) from error
     raise FormatError("compression", position=at, expected="none, gzip, snappy, lz4 or zstd", found=codec)
 
 
-def _with_right_checksum(frame: bytes) -> bytes:
+def decompress_into(target: memoryview, data: Buffer, codec: str) -> int | None:
+    """Write what ``decompress`` returns to ``target``; return its bytes, or None if it does not fit.
+
+    What fills ``target`` to its end does not count as fitting. Raises as ``decompress`` does.
+    """
+    if codec not in _STREAMS:
+        content = decompress(data, codec)
+        size = len(content)
+        if size < len(target):
+            target[:size] = content
+    else:
+        try:
+            size = _stream(data, codec).readinto(target)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise FormatError("compressed records", position=0, expected=f"{codec} data", found=str(error)) from error
+    return size if size < len(target) else None
+
+
+def _stream(data: Buffer, codec: str) -> pa.CompressedInputStream:
+    frame = _with_right_checksum(data) if codec == "lz4" else data
+    return pa.CompressedInputStream(pa.BufferReader(frame), codec)
+
+
+def _with_right_checksum(frame: Buffer) -> Buffer:
     """Return an lz4 ``frame`` with the right header checksum; that of a longer header is left alone."""
     if len(frame) < _LZ4_HEADER_SIZE or frame[4] & _LZ4_LONGER:
         return frame
-    checksum = _header_checksum(frame[4:6])
-    return frame if frame[6] == checksum else frame[:6] + bytes([checksum]) + frame[7:]
+    checksum = _header_checksum(bytes(frame[4:6]))
+    return frame if frame[6] == checksum else b"".join((frame[:6], bytes([checksum]), frame[7:]))
 
 
 @cache
