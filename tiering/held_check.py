@@ -110,9 +110,9 @@ def _plan(planner: Planner, order: TierOrder) -> PartitionPlan:
     inventory = order.selected.inventory
     here = inventory.partition.boundaries
     compare = {one.next_base_offset: _locator(order, one) for one in order.doubted if one.next_base_offset in here}
-    wanted = {_near(segment, inventory.partition.boundaries) for segment in order.doubted} - {None}
+    wanted = {near for one in order.doubted if (near := _near(one, here)) is not None}
     facts = load_facts(inventory.partition, planner.engine.reading.sources)
-    return plan_replay(inventory, facts, [one for one in wanted if one is not None], planner.rules, compare=compare)
+    return plan_replay(inventory, facts, [*wanted], planner.rules, compare=compare)
 
 
 def _problem(planner: Planner, order: TierOrder, wrong: list[tuple[ShippedSegment, str]]) -> VerificationError:

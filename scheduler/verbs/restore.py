@@ -300,7 +300,7 @@ def _cluster_row(cluster: NewCluster) -> Row:
     """Return what a new cluster begins with, for programs."""
     return {
         "bootstrap": str(cluster.path),
-        "topics": [topic.name for topic in cluster.topics],
+        "topics": list(cluster.topics),
         "leftOut": list(cluster.left_out),
         "nextProducerId": cluster.next_producer_id,
         "clusterState": None if cluster.restored_state is None else _state_row(cluster.restored_state),

@@ -197,23 +197,15 @@ _DIRECTORIES_SINCE: Final = next(level for level, name in METADATA_VERSIONS.item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NewPartition:
-    """A partition of a new topic."""
-
-    partition: int
-    replicas: tuple[int, ...]
-    """Brokers, the preferred leader first."""
-    last_leader_epoch: int | None
-    """Of the last leader of its log; None for one without records."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
     """A topic in its initial state."""
 
     name: str
     topic_id: str
-    partitions: tuple[NewPartition, ...]
+    replicas: Sequence[tuple[int, ...]]
+    """The brokers of each partition, in order, the preferred leader first."""
+    last_leader_epochs: Mapping[int, int]
+    """Of the last leader of each log that has records, by partition."""
     config: Mapping[str, str]
 
 
@@ -283,17 +275,18 @@ def _topic(topic: NewTopic, features: Mapping[str, int]) -> Iterator[MetadataRec
     has_directories = features[METADATA_VERSION] >= _DIRECTORIES_SINCE
     has_eligible = features.get(_ELIGIBLE_LEADER_REPLICAS, 0) > 0
     yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
-    for partition in topic.partitions:
+    for partition, replicas in enumerate(topic.replicas):
+        last_epoch = topic.last_leader_epochs.get(partition)
         yield PartitionRecord(
-            partition_id=partition.partition,
+            partition_id=partition,
             topic_id=topic.topic_id,
-            replicas=partition.replicas,
-            isr=() if has_eligible else partition.replicas,
+            replicas=replicas,
+            isr=() if has_eligible else replicas,
             leader=NO_LEADER,
-            leader_epoch=0 if partition.last_leader_epoch is None else partition.last_leader_epoch + EPOCHS_LEFT_OUT,
+            leader_epoch=0 if last_epoch is None else last_epoch + EPOCHS_LEFT_OUT,
             partition_epoch=0,
-            directories=(_UNASSIGNED,) * len(partition.replicas) if has_directories else (),
-            last_known_elr=partition.replicas[:1] if has_eligible else None,
+            directories=(_UNASSIGNED,) * len(replicas) if has_directories else (),
+            last_known_elr=replicas[:1] if has_eligible else None,
         )
     for name, value in sorted(topic.config.items()):
         yield ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=topic.name, name=name, value=value)

@@ -19,7 +19,6 @@ from resnap.tiering.controller.metadata.folding import load_image
 from resnap.tiering.controller.metadata.image import ConfigResource, ResourceType
 from resnap.tiering.controller.metadata.records import ProducerIdsRecord
 from resnap.tiering.restoring.new_cluster import (
-    NewPartition,
     NewTopic,
     cluster_records,
     is_of_cluster,
@@ -108,10 +107,10 @@ class RestoredState:
     ) -> RestoredState:
         """Return the same for the topics of a new cluster, of which ``found`` has the log ends."""
         ends = {
-            TopicPartition(topic.name, partition.partition): 0
+            TopicPartition(topic.name, partition): 0
             for topic in topics
             if not exported.is_other(topic)
-            for partition in topic.partitions
+            for partition in range(len(topic.replicas))
         }
         ends |= {one.topic_partition: one.end_offset for one in found if one.topic_partition in ends}
         groups = exported.state.groups
@@ -178,7 +177,7 @@ class NewCluster:
 
     path: Path
     """Of the bootstrap metadata."""
-    topics: tuple[NewTopic, ...]
+    topics: tuple[str, ...]
     next_producer_id: int
     left_out: tuple[str, ...]
     """Topics that it does not get."""
@@ -246,7 +245,7 @@ def begin_cluster(
             restored.write(beginning.disk)
     return NewCluster(
         path=bootstrap.path,
-        topics=tuple(topics),
+        topics=tuple(topic.name for topic in topics),
         next_producer_id=next(record.next_producer_id for record in records if isinstance(record, ProducerIdsRecord)),
         left_out=tuple(sorted(lost)),
         restored_state=restored,
@@ -330,14 +329,10 @@ def _topic(partitions: Sequence[Restoration], settings: TopicSettings, to: Assig
     return NewTopic(
         name=name,
         topic_id=partitions[0].topic_id or "",
-        partitions=tuple(
-            NewPartition(
-                partition=number,
-                replicas=tuple(replica.broker for replica in to.replicas(TopicPartition(name, number))),
-                last_leader_epoch=last_leader_epoch(there[number]) if number in there else None,
-            )
-            for number in range(count)
-        ),
+        replicas=[
+            tuple(replica.broker for replica in to.replicas(TopicPartition(name, number))) for number in range(count)
+        ],
+        last_leader_epochs={number: last_leader_epoch(one) for number, one in there.items()},
         config=config,
     )
 

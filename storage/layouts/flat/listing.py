@@ -12,7 +12,7 @@ or none, they are a topic of their own (``topic_ids_of``).
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
@@ -54,22 +54,6 @@ _TOPIC_FOLDERS: Final = 2
 """From a store down to a topic, whatever its id."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicIds:
-    """The topic of each segment in a store, with ids as in keys."""
-
-    unknown: Mapping[tuple[str, str], str]
-    """By cluster and topic: whose the segments are that were shipped without a topic id; ``none`` if of no other."""
-
-    def of(self, key: FlatKey) -> str:
-        """Return the topic id, as in keys, of the segment of ``key``."""
-        return self.unknown.get((key.cluster, key.topic), UNKNOWN) if key.topic_id == UNKNOWN else key.topic_id
-
-    def folder(self, key: FlatKey) -> str:
-        """Return the folder of the partition that the segment of ``key`` belongs to; its key may be in another."""
-        return f"{key.cluster}/{key.topic}/{self.of(key)}/{key.partition}/"
-
-
 def listing_prefix(within: str) -> str:
     """Return the key prefix that covers all segments belonging to ``within``, folders with a slash after each.
 
@@ -80,8 +64,8 @@ def listing_prefix(within: str) -> str:
     return "".join(f"{folder}/" for folder in folders[:_TOPIC_FOLDERS]) if is_of_one_id else within
 
 
-def topic_ids_of(store: ObjectStore, keys: Iterable[str]) -> TopicIds:
-    """Return the topic of each segment whose manifest is in ``keys``.
+def topic_ids_of(store: ObjectStore, keys: Iterable[str]) -> Callable[[FlatKey], str]:
+    """Return what gives the topic id, as in keys, of the segment of a key; ``keys`` has those of all manifests.
 
     Nothing is read for a topic with a single id, unless it has segments without an id.
 
@@ -94,15 +78,17 @@ def topic_ids_of(store: ObjectStore, keys: Iterable[str]) -> TopicIds:
         place = parse_key(key)
         if place is not None and place.extension == MANIFEST_EXTENSION:
             by_topic.setdefault((place.cluster, place.topic), {}).setdefault(place.topic_id, []).append(key)
-    return TopicIds(
-        {
-            topic: _owner_without_id(
-                store, {topic_id: [_place(key) for key in of_id] for topic_id, of_id in ids.items()}
-            )
-            for topic, ids in by_topic.items()
-            if UNKNOWN in ids and len(ids) > 1
-        }
-    )
+    owners = {
+        topic: _owner_without_id(store, {topic_id: [_place(key) for key in of_id] for topic_id, of_id in ids.items()})
+        for topic, ids in by_topic.items()
+        if UNKNOWN in ids and len(ids) > 1
+    }
+    return lambda key: owners.get((key.cluster, key.topic), UNKNOWN) if key.topic_id == UNKNOWN else key.topic_id
+
+
+def _folder(topic_id_of: Callable[[FlatKey], str], key: FlatKey) -> str:
+    """Return the folder of the partition that the segment of ``key`` belongs to; its key may be in another."""
+    return f"{key.cluster}/{key.topic}/{topic_id_of(key)}/{key.partition}/"
 
 
 def _owner_without_id(store: ObjectStore, by_id: Mapping[str, Sequence[FlatKey]]) -> str:
@@ -155,10 +141,10 @@ def _pieces_at(store: ObjectStore, places: Iterable[FlatKey]) -> list[OpenableSe
     return pieces
 
 
-def _read_stored(store: ObjectStore, topic_ids: TopicIds, key: str) -> StoredManifest:
+def _read_stored(store: ObjectStore, topic_id_of: Callable[[FlatKey], str], key: str) -> StoredManifest:
     """Return the content of a manifest; one under another segment's key is a problem, without valid digests."""
     manifest, place = read_manifest(store.get(key)), _place(key)
-    facts, topic_id = manifest.facts, topic_ids.of(place)
+    facts, topic_id = manifest.facts, topic_id_of(place)
     if facts.topic_id is None and topic_id != UNKNOWN:
         facts = replace(facts, topic_id=topic_id)
     if place.segment_id != manifest.segment_id:
@@ -188,17 +174,17 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
         else:
             beside = replace(parsed, extension=MANIFEST_EXTENSION).key
             sizes[beside] = sizes.get(beside, 0) + info.size_bytes
-    topic_ids = topic_ids_of(store, manifests)
+    topic_id_of = topic_ids_of(store, manifests)
     if within:
-        belong = {key for key in {**manifests, **sizes} if topic_ids.folder(_place(key)).startswith(within)}
+        belong = {key for key in {**manifests, **sizes} if _folder(topic_id_of, _place(key)).startswith(within)}
         manifests = {key: info for key, info in manifests.items() if key in belong}
         sizes = {key: size for key, size in sizes.items() if key in belong}
     return Listing(
         manifests=manifests,
         sizes=sizes,
-        source=lambda key: (_place(key).cluster, topic_ids.of(_place(key))),
-        read=partial(_read_stored, store, topic_ids),
-        folder=lambda key: topic_ids.folder(_place(key)),
+        source=lambda key: (_place(key).cluster, topic_id_of(_place(key))),
+        read=partial(_read_stored, store, topic_id_of),
+        folder=lambda key: _folder(topic_id_of, _place(key)),
     )
 
 
@@ -281,10 +267,10 @@ def shipped_log_dir(
     """
     infos = {info.key: info for info in listed}
     places = [place for info in infos.values() if (place := segment_of_manifest(info))]
-    ids = topic_ids_of(store, (place.key for place in places))
-    wanted = [key for key in places if ids.folder(key).startswith(within) and _may_be_wanted(key, topics)]
+    topic_id_of = topic_ids_of(store, (place.key for place in places))
+    wanted = [one for one in places if _folder(topic_id_of, one).startswith(within) and _may_be_wanted(one, topics)]
     brokers = BrokersFolders(store)
-    found = each(lambda one: _read(store, infos, brokers, one, ids.of(one)), wanted, remote=True)
+    found = each(lambda one: _read(store, infos, brokers, one, topic_id_of(one)), wanted, remote=True)
     return stored_log_dir(
         StorePath(store.url),
         (segment for segment in found if segment is not None and (topics is None or topics(segment.topic_partition))),
