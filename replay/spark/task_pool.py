@@ -39,9 +39,11 @@ TASKS_PER_SLOT: Final = 2
 """Jobs at once: one that runs, and one that is ready when it ends."""
 MOST_ITEMS: Final = 512
 """Asked for at once, however many slots there are now: others may come. A thread waits for each."""
-TASK_ITEMS: Final = 16
+TASK_ITEMS: Final = 64
 COPY_TASK_BYTES: Final = 1 << 30
 """A task takes no further item that would make it larger."""
+MESSAGE_BYTES: Final = 32 << 20
+"""Items that are larger go in tasks of half as many: Spark sends no task of more than 128 MiB."""
 _AT_ONCE: Final = 2
 """Items of a task, so that one is read while another one is sent."""
 
@@ -174,7 +176,7 @@ class TaskPool(Generic[_T, _R]):
     def _run(self, tasks: list[list[_Waiting[_T, _R]]]) -> list[_R | ResnapError]:
         """Run one job; return the result, or the error of ours, of each item, in order."""
         context, work = self._context, self._work
-        pickled = [pickle.dumps([waiting.item for waiting in task]) for task in tasks]
+        pickled = [body for task in tasks for body in _bodies([waiting.item for waiting in task])]
 
         def run(bodies: Iterator[bytes]) -> Iterator[bytes]:
             begin_task()
@@ -188,6 +190,12 @@ class TaskPool(Generic[_T, _R]):
             context.setLocalProperty("spark.scheduler.pool", self._description)
             found = context.parallelize(pickled, len(pickled)).mapPartitions(run).collect()
         return [result for body in found for result in pickle.loads(body)]  # noqa: S301 - of our own tasks
+
+
+def _bodies(items: list[_T]) -> list[bytes]:
+    """Return ``items``, in order, in as few messages as Spark takes."""
+    body, half = pickle.dumps(items), len(items) // 2
+    return [body] if len(body) <= MESSAGE_BYTES or not half else [*_bodies(items[:half]), *_bodies(items[half:])]
 
 
 def _outcome(work: Callable[[_T], _R], item: _T) -> _R | ResnapError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import TaskContext
 
 from resnap.replay.anchor import begin_at_anchor
 from resnap.replay.rebuild import rebuild_locally
 from resnap.replay.results import BoundaryOutcome
 from resnap.replay.scan.splits import Reading
-from resnap.replay.spark import job
+from resnap.replay.spark import job, task_pool
 from resnap.replay.spark.job import SparkRebuild, next_wave
 from resnap.replay.spark.session import spark_session
 from resnap.replay.spark.settings import SparkSettings
@@ -320,6 +322,26 @@ def test_an_error_of_work_on_executors_reaches_who_waits_for_the_item_and_no_oth
         with pytest.raises(LogDirError, match="2: cannot be read") as raised:
             futures[2].result()
     assert raised.value.hint == "look at it"
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_items_that_are_too_large_for_one_message_go_in_several_and_each_result_where_it_is_waited_for(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_pool, "MESSAGE_BYTES", 2048)
+
+    def work(item: bytes) -> tuple[int, int]:
+        context = TaskContext.get()
+        assert context is not None
+        return context.taskAttemptId(), item[0]
+
+    pool: TaskPool[bytes, tuple[int, int]] = TaskPool(session.sparkContext, work, "some work")
+    items = [bytes([number]) * 900 for number in range(40)] + [bytes([40]) * 5000]
+    with closing(pool), ThreadPoolExecutor(len(items)) as threads:
+        found = list(threads.map(lambda item: pool.result(item, 1), items))
+    assert [number for _, number in found] == list(range(41))
+    assert max(Counter(task for task, _ in found).values()) <= 2
 
 
 @pytest.mark.slow
