@@ -236,7 +236,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
         LogDirError: it cannot be read; ``FileGoneError`` where it is not there.
 
     """
-    with legible(path), open_file(path) as file:
+    with reading(path), open_file(path) as file:
         while chunk := file.read(READ_BYTES):
             yield chunk
 
@@ -255,7 +255,7 @@ def digest_of_file(path: Path) -> FileDigest | None:
 
 def attributes_of(path: Path) -> FileAttributes:
     """Return owner, mode and times of the file ``path``; raises as ``read_chunks`` does."""
-    with legible(path):
+    with reading(path):
         status = path.stat()
     return FileAttributes(
         mode=stat.S_IMODE(status.st_mode),
@@ -267,7 +267,7 @@ def attributes_of(path: Path) -> FileAttributes:
 
 def is_there(path: Path) -> bool:
     """Return whether ``path`` exists; raises as ``read_chunks`` does where that cannot be determined."""
-    with legible(path):
+    with reading(path):
         return path.exists()
 
 
@@ -279,7 +279,7 @@ def refuse_unwritable(path: Path, hint: str = "give another place, or run as ano
         LogDirError: the disk fails, or is mounted read-only.
 
     """
-    with legible(path):
+    with reading(path):
         found = why_unwritable(path)
     if found is None:
         return
@@ -311,13 +311,13 @@ def why_unwritable(path: Path) -> OSError | None:
 
 def is_directory(path: Path) -> bool:
     """Return whether ``path`` is a directory; raises as ``read_chunks`` where that cannot be determined."""
-    with legible(path):
+    with reading(path):
         return path.is_dir()
 
 
 @contextmanager
-def legible(path: Path) -> Iterator[None]:
-    """Translate the operating system's errors in reading ``path`` into ours."""
+def reading(path: Path) -> Iterator[None]:
+    """Translate the operating system's errors in reading ``path``, which was found, into ours."""
     try:
         yield
     except FileNotFoundError as error:
@@ -375,8 +375,8 @@ def _write(disk: Disk, path: Path, chunks: Iterable[bytes], attributes: FileAttr
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Translate the operating system's errors about ``path`` into ours."""
+def reading_given(path: Path) -> Iterator[None]:
+    """Translate the operating system's errors about a ``path`` that the user gave, or what is in it, into ours."""
     try:
         yield
     except FileNotFoundError as error:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import readable
+from resnap.storage.disk import reading_given
 from resnap.storage.errors import LockedError
 from resnap.storage.threads import pause
 
@@ -170,7 +170,7 @@ def at_work_on(log_dir: Path) -> Iterator[None]:
         LogDirError: the directory cannot be opened.
 
     """
-    with readable(log_dir):
+    with reading_given(log_dir):
         descriptor = os.open(log_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _take(descriptor, log_dir)

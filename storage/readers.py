@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from resnap.storage.errors import LogDirError
 
 _SECOND: Final = 1_000_000_000
 DELETED_HINT: Final = "retention may have deleted it since it was listed; run again"
@@ -64,11 +63,9 @@ class FileReader:
             LogDirError: it does not exist, or cannot be read.
 
         """
-        try:
+        with translate_read_errors(path):
             # The descriptor is for machine code, too, which reads by itself.
             self.descriptor, self.size_bytes = open_regular(path)
-        except OSError as error:
-            raise _open_error(path, error) from error
         self.locator = path
 
     def __enter__(self) -> Self:
@@ -127,12 +124,8 @@ def translate_read_errors(path: str) -> Iterator[None]:
     """Translate the operating system's errors about a local file into ours."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise FileGoneError(f"{path}: the file is gone", hint=DELETED_HINT) from error
     except OSError as error:
-        raise _open_error(path, error) from error
-
-
-def _open_error(path: str, error: OSError) -> LogDirError:
-    if isinstance(error, FileNotFoundError):
-        return FileGoneError(f"{path}: the file is gone", hint=DELETED_HINT)
-    hint = "give the user who runs resnap read access (the broker's group, usually)"
-    return unread_error(path, error, hint=hint)
+        hint = "give the user who runs resnap read access (the broker's group, usually)"
+        raise unread_error(path, error, hint=hint) from error

@@ -59,7 +59,7 @@ from resnap.replay.spark.header_rows import (
     read_header_rows,
 )
 from resnap.replay.spark.worker import freeze_worker, keep_memory
-from resnap.storage.disk import readable
+from resnap.storage.disk import reading_given
 from resnap.storage.encryption import KeyRing, RsaKey
 from resnap.storage.errors import ConfigurationError, FormatError, ResnapError, UsageError
 from resnap.storage.key_file import KeyFile
@@ -424,13 +424,13 @@ def _lone_segment(path: Path, topic: str, pruning: Pruning) -> Iterator[LogSegme
     file, directory = parse_file_name(path.name), parse_partition_dir_name(path.parent.name)
     if file is None:
         raise UsageError(f"the name of {path} has no base offset", hint="name it by 20 digits, as the broker had done")
-    with readable(path):
+    with reading_given(path):
         size_bytes = path.stat().st_size
     if directory is None:
         alone = SegmentRange(locator=str(path), base_offset=file.offset, next_base_offset=None)
         segments = [LogSegment(topic=None, partition=None, size_bytes=size_bytes, range=alone)]
     else:
-        with readable(path.parent):
+        with reading_given(path.parent):
             partition = read_partition_dir(path.parent, directory.topic_partition, Checkpoints())
             segments = list(_segments_of(partition, pruning))
     for segment in segments:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.scheduler.settings.declaration import Given, Layer
 from resnap.scheduler.settings.layers import KAFKA_PROPERTIES
-from resnap.storage.disk import legible
+from resnap.storage.disk import reading
 from resnap.storage.errors import ConfigurationError, in_file
 from resnap.storage.log.properties import read_properties
 from resnap.tiering.cluster.broker_settings import DescribedBroker, describe_brokers
@@ -48,7 +48,7 @@ def _connect(bootstrap_server: str, command_config: Path | None) -> Cluster:
     properties: dict[str, str] = {}
     if command_config is not None:
         _check_readable(command_config)
-        with legible(command_config), in_file(command_config):
+        with reading(command_config), in_file(command_config):
             properties = read_properties(command_config.read_bytes())
     known = client_settings(properties)
     check_stores(known)

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
-from resnap.storage.disk import legible
+from resnap.storage.disk import reading
 from resnap.storage.errors import FormatError, UsageError, in_file
 from resnap.storage.log.record import Record, read_records
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, RecordBatchHeader, check_crc, read_header
@@ -92,7 +92,7 @@ def read_partition_batches(partition: PartitionDir) -> Iterator[PlacedBatch]:
     """
     for segment in partition.segments:
         path = Path(segment.path)
-        with legible(path), open_file(path) as file, in_file(path):
+        with reading(path), open_file(path) as file, in_file(path):
             for position, batch in _batches(file, segment):
                 header = read_header(batch, at=position)
                 check_crc(batch, at=position)

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from resnap.storage.disk import is_there, legible, readable
+from resnap.storage.disk import is_there, reading, reading_given
 from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, add_hint, in_file
 from resnap.storage.log.checkpoints import read_offset_checkpoint
 from resnap.storage.log.names import (
@@ -306,7 +306,7 @@ def load_partition_dir(path: Path, *, checkpoints: Checkpoints | None = None) ->
     """
     path = path.absolute()
     topic_partition = live_partition(path)
-    with readable(path):
+    with reading_given(path):
         return read_partition_dir(path, topic_partition, checkpoints or Checkpoints())
 
 
@@ -323,18 +323,18 @@ def _load_lone_partition(path: Path, topics: Callable[[TopicPartition], bool] | 
 
 
 def _content(directory: Path, name: str) -> bytes | None:
-    with readable(directory / name):
+    with reading_given(directory / name):
         return read_small(directory / name, bytes)
 
 
 def _list_names(path: Path) -> dict[str, bool]:
     """Return the names in a directory, and which of them are directories."""
-    with readable(path), os.scandir(path) as entries:
+    with reading_given(path), os.scandir(path) as entries:
         return {entry.name: _is_dir(entry) for entry in entries}
 
 
 def _names(path: Path) -> set[str]:
-    with readable(path):
+    with reading_given(path):
         return set(os.listdir(path))  # noqa: PTH208 - it makes no value of each name
 
 
@@ -368,7 +368,7 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 def log_dir_around(path: Path) -> Path | None:
     """Return the broker's log dir that ``path``, which need not exist, is in; None where it is in none."""
-    with legible(path):
+    with reading(path):
         resolved = Path(os.path.realpath(path))
     return next((above for above in (resolved, *resolved.parents) if is_there(above / META_PROPERTIES)), None)
 

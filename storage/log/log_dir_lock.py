@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import attributes_of, digest_of_file, is_there, readable
+from resnap.storage.disk import attributes_of, digest_of_file, is_there, reading_given
 from resnap.storage.errors import LogDirError, LogDirInUseError
 from resnap.storage.log.log_dir import CLEAN_SHUTDOWN
 
@@ -76,7 +76,7 @@ def lock_holder(log_dir: Path) -> int | None:
     with _turn(identity):
         if identity in _HELD:
             return None
-        with readable(path):
+        with reading_given(path):
             descriptor = _open(path, os.O_RDONLY)
         try:
             return _holder(descriptor)
@@ -93,10 +93,10 @@ def refuse_root(log_dir: Path) -> None:
     """
     if os.geteuid() != 0:
         return
-    with readable(log_dir):
+    with reading_given(log_dir):
         directories = [log_dir, *sorted(path for path in log_dir.iterdir() if path.is_dir())]
     for directory in directories:
-        with readable(directory):
+        with reading_given(directory):
             status = directory.stat()
         if status.st_uid != 0 or status.st_mode & _OTHERS_MAY_WRITE:
             raise _not_for_root(directory, status)
@@ -217,13 +217,13 @@ def _turn(identity: tuple[int, int]) -> threading.Lock:
 
 
 def _identity(directory: Path) -> tuple[int, int]:
-    with readable(directory):
+    with reading_given(directory):
         status = directory.stat()
     return status.st_dev, status.st_ino
 
 
 def _times(directory: Path) -> tuple[int, int]:
-    with readable(directory):
+    with reading_given(directory):
         status = directory.stat()
     return status.st_atime_ns, status.st_mtime_ns
 

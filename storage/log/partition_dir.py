@@ -168,7 +168,7 @@ def read_partition_dir(path: Path, topic_partition: TopicPartition, checkpoints:
     """Return the content of the directory at ``path``, with its values in ``checkpoints``.
 
     Raises:
-        OSError: the directory, or a file in it, cannot be read; ``readable`` turns it into an error of ours.
+        OSError: the directory, or a file in it, cannot be read; ``reading_given`` turns it into an error of ours.
         FormatError: ``partition.metadata`` is damaged.
 
     """

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.disk import is_there, legible
+from resnap.storage.disk import is_there, reading
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, VerificationError
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles
@@ -250,7 +250,7 @@ def highest_producer_id(folder: Path) -> int:
 
     """
     highest = -1
-    with legible(folder):
+    with reading(folder):
         for path in folder.iterdir():
             if path.suffix == f".{FileKind.LOG}":
                 highest = max(highest, max(_producer_ids(path), default=-1))

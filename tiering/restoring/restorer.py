@@ -34,7 +34,7 @@ from resnap.storage.disk import (
     attributes_of,
     digest_of_file,
     is_there,
-    readable,
+    reading_given,
     writable,
     write_file,
     write_new_file,
@@ -215,7 +215,7 @@ class Target:
 
         """
         there = load_log_dir(path, topics=lambda _: False)
-        with readable(path):
+        with reading_given(path):
             log_starts = read_small(path / LOG_START_OFFSETS, read_offset_checkpoint) or {}
         if new_cluster and not there.is_kraft:
             raise UsageError(f"{path} is not a formatted log dir, so its cluster is not known",
@@ -366,7 +366,7 @@ class Restorer:
         start, path = restoration.log_start, self.log_dir / LOG_START_OFFSETS
         if start is None:
             return
-        with readable(self.log_dir):
+        with reading_given(self.log_dir):
             known = read_small(path, read_offset_checkpoint) or {}
         if known.get(restoration.topic_partition, -1) < start:
             attributes = replace(attributes_of(path if known else self.log_dir), mode=FILE_MODE, mtime_ns=None)
@@ -413,7 +413,7 @@ def _is_of(target: Path, restoration: Restoration) -> bool:
     """Whether a broker accepts ``target`` as a partition of the same topic: it sets aside one with another id."""
     if restoration.topic_id is None:
         return True
-    with readable(target):
+    with reading_given(target):
         found = read_small(target / PARTITION_METADATA, read_partition_metadata)
     return found is not None and found.topic_id == restoration.topic_id
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_ISDIR
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.disk import readable
+from resnap.storage.disk import reading_given
 from resnap.storage.errors import UsageError
 from resnap.storage.layouts.aiven.members import MARK, stem_of
 from resnap.storage.layouts.aiven.opening import named_member
@@ -169,7 +169,7 @@ def opened_file(file: str, sources: Sources, *, verify_crc: bool) -> Iterator[Op
             yield OpenedFile(reader=reader, name=key, verify_crc=verify_crc, stem=stem, sources=sources)
         return
     path = Path(file)
-    with readable(path):
+    with reading_given(path):
         if S_ISDIR(path.stat().st_mode):
             shown = f"`resnap scan {shlex.quote(str(path))}` shows a log dir or a partition"
             raise UsageError(f"{file} is a directory", hint=f"give one file of it; {shown}")

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final, TypeAlias
 
-from resnap.storage.disk import legible
+from resnap.storage.disk import reading
 from resnap.storage.errors import FormatError, in_file
 from resnap.storage.log.record import (
     KEY,
@@ -121,7 +121,7 @@ def read_batches(
         LogDirError: the file cannot be read.
 
     """
-    with legible(path), open_file(path) as file, in_file(path):
+    with reading(path), open_file(path) as file, in_file(path):
         position, expected = 0, base_offset
         while data := _next_batch(file, position, expected, active=active):
             if isinstance(data, TornTail):

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.disk import legible
+from resnap.storage.disk import reading
 from resnap.storage.errors import MetadataLogError, UsageError
 from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, FileKind, FileState, TopicPartition, parse_file_name
 from resnap.storage.log.partition_dir import Checkpoints, Segment, read_partition_dir
@@ -109,7 +109,7 @@ def list_metadata_log(directory: Path) -> MetadataLogFiles:
 
     """
     inner = directory / str(METADATA_PARTITION)
-    with legible(directory):
+    with reading(directory):
         found = inner if inner.is_dir() else directory
         if not found.is_dir():
             what = "not a directory" if directory.exists() else "no such directory"

@@ -26,8 +26,8 @@ from resnap.storage.disk import (
     Disk,
     attributes_of,
     is_there,
-    legible,
     make_directories,
+    reading,
     writable,
     write_all,
     write_file,
@@ -329,7 +329,7 @@ def _bootstrap(path: Path, batches: list[MetadataBatch]) -> Bootstrap:
     features = {level.name: level.feature_level for level in levels if isinstance(level, FeatureLevelRecord)}
     if METADATA_VERSION not in features:
         raise UsageError(f"{path} does not say which metadata.version the cluster begins with", hint=_FORMAT)
-    with legible(path):
+    with reading(path):
         kept = path.read_bytes()[: first.position]
     return Bootstrap(
         path=path,
