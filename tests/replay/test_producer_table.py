@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from resnap.replay.kernel.fold import MANY_SLOTS
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
+from resnap.replay.scan.producer_fold import order_of
 from resnap.replay.scan.producer_table import ProducerTable
 from resnap.replay.scan.splits import Piece
 from tests.cases import each
@@ -90,6 +91,17 @@ def test_a_table_whose_slots_are_fetched_in_advance_holds_what_joining_its_piece
     for piece in pieces:
         table.append(piece)
     assert held(table) == contents(reduce(lambda one, other: join(one, other, 1), pieces))
+
+
+@given(
+    start=st.integers(-(1 << 63), (1 << 63) - 1),
+    steps=st.lists(st.integers(0, 1 << 64) | st.integers(0, 1 << 17), max_size=50),
+)
+def test_producer_ids_are_ordered_as_numpy_does_and_equal_ones_stay_in_order(start: int, steps: list[int]) -> None:
+    ids = np.array([(start + step + (1 << 63)) % (1 << 64) - (1 << 63) for step in steps], np.int64)
+    assert order_of(ids).tolist() == ids.argsort(kind="stable").tolist()
+    repeated = np.repeat(ids, 2)
+    assert order_of(repeated).tolist() == repeated.argsort(kind="stable").tolist()
 
 
 def test_appending_changes_no_piece() -> None:
