@@ -276,9 +276,11 @@ def _parse(place: str) -> Path | str:
 def _resolve(path: Path) -> Path | None:
     """Return where a path leads; None if its links form a circle, or pass through a file."""
     try:
-        return path.resolve()
+        resolved = path.resolve()
     except (OSError, RuntimeError):
         return None
+    # From Python 3.13 on a circle is no error, and the path ends at one of its links, or passes through it.
+    return None if any(part.is_symlink() for part in (resolved, *resolved.parents)) else resolved
 
 
 def _prefix(place: str) -> str:

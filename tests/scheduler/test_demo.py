@@ -41,6 +41,7 @@ def test_its_log_is_a_part_of_what_a_real_broker_left(fixture_set: Callable[[str
         }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:Python 3.14 will:DeprecationWarning")
 def test_its_log_is_unpacked_by_a_python_whose_archives_know_no_filters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,9 +186,10 @@ def test_an_interrupt_ends_the_command_with_130_and_leaves_nothing_behind(resnap
             assert process.poll() is None
         assert list((tmp_path / "tmp").iterdir()) != []
         process.send_signal(signal.SIGINT)
-        process.communicate()
+        out, _ = process.communicate()
     assert process.returncode == 130
-    assert list((tmp_path / "tmp").iterdir()) == []
+    # A busy machine may let it come to its end before the signal.
+    assert any((tmp_path / "tmp").iterdir()) == (b"Look around" in out)
 
 
 @pytest.mark.slow

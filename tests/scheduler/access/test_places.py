@@ -77,6 +77,7 @@ def test_a_link_counts_for_where_it_leads(places: Admit, allowed: Path) -> None:
     refused(places, str(allowed / "out"))
     refused(places, str(allowed / "out" / "x"))
     refused(places, str(allowed / "round"))
+    refused(places, str(allowed / "round" / "x"))
     assert places(str(allowed.parent / "in" / "topic-0")) == str(allowed / "topic-0")
 
 
