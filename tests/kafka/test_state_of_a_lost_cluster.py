@@ -47,12 +47,14 @@ REPLICATED: Final = {"offsets.topic.replication.factor": 2, "offsets.topic.num.p
 FIRST_WITH_SHARE_GROUPS: Final = (4, 2)
 CONSUMER_GROUPS: Final = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 ACLS, CONFIGS = "kafka.admin.AclCommand", "kafka.admin.ConfigCommand"
+OF_A_CLIENT: Final = "--entity-type users --entity-name a --entity-type clients --entity-name b"
 SET: Final = (
     (ACLS, "--add --force --topic audit --deny-principal User:ANONYMOUS --operation Write"),
     (ACLS, "--add --force --topic audit --allow-principal User:* --operation Read --operation DescribeConfigs"),
     (ACLS, "--add --force --group bill --resource-pattern-type prefixed --allow-principal User:* --operation Read"),
     (CONFIGS, "--alter --entity-type users --entity-name alice --add-config producer_byte_rate=1048576"),
     (CONFIGS, "--alter --entity-type users --entity-default --add-config request_percentage=50"),
+    (CONFIGS, f"--alter {OF_A_CLIENT} --add-config producer_byte_rate=9"),
     (CONFIGS, "--alter --entity-type users --entity-name alice --add-config SCRAM-SHA-256=[password=sesame]"),
     (CONFIGS, "--alter --entity-type topics --entity-name payments --add-config max.message.bytes=900000"),
     (CONFIGS, "--alter --entity-type brokers --entity-default --add-config log.cleaner.threads=2"),

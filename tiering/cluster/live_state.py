@@ -221,7 +221,9 @@ def _quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, float]]:
     answer = cluster.ask(what, Request(components=[], strict=False))
     _check(what, answer.error_code)
     return {
-        tuple((one.entity_type, one.entity_name) for one in entry.entity): {one.key: one.value for one in entry.values}
+        tuple(sorted((one.entity_type, one.entity_name) for one in entry.entity)): {
+            one.key: one.value for one in entry.values
+        }
         for entry in answer.entries or ()
     }
 

@@ -250,7 +250,7 @@ class UserRates:
     """``producer_ids_rate`` of users, as the quota uses it; names may have the prefix of principals.
 
     Raises:
-        ValueError: a rate is below 0, above the largest long, or not a number.
+        ValueError: a rate is below 0, above the largest long, or not a number, or a user has two rates.
 
     """
 
@@ -261,7 +261,11 @@ class UserRates:
         for rate in (*self.users.values(), 0.0 if self.default is None else self.default):
             if not 0 <= rate <= float(_MOST_OF_A_LONG):
                 raise ValueError(f"a rate of {rate}: it must be from 0 to {_MOST_OF_A_LONG}")
-        object.__setattr__(self, "users", {user_name(name): rate for name, rate in self.users.items()})
+        users: dict[str, float] = {}
+        for name, rate in self.users.items():
+            if users.setdefault(user_name(name), rate) != rate:
+                raise ValueError(f"rates of {users[user_name(name)]} and {rate} for {user_name(name)!r}: one is needed")
+        object.__setattr__(self, "users", users)
 
     def of(self, name: str) -> float | None:
         """Return the rate of a user: its own, else the default user's, else None, which is no limit.

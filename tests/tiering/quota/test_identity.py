@@ -105,6 +105,9 @@ def test_a_principal_and_the_user_of_its_name_are_one_with_one_bucket() -> None:
     assert set(quota.active.entries()) == {"alice", "bob"}
     assert quota.active.has("User:alice", 0, quota.now_ms())
     assert quota.active.population("User:alice") == quota.active.population("alice")
+    with pytest.raises(ValueError, match=r"rates of 1\.0 and 2\.0 for 'alice'"):
+        UserRates({"alice": 1.0, "User:alice": 2.0})
+    assert UserRates({"alice": 1.0, "User:alice": 1.0}) == UserRates({"alice": 1.0})
 
 
 def test_ten_thousand_principals_at_once_have_a_bucket_each() -> None:

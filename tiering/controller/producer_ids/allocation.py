@@ -237,9 +237,12 @@ class DurableAllocation:
 
         Raises:
             LogDirError: the write failed; nothing is registered until the log is opened again.
+            ValueError: ``broker_id`` is negative.
 
         Source: ``ClusterControlManager.registerBroker``.
         """
+        if broker_id < 0:
+            raise ValueError(f"a broker id of {broker_id}: it must be from 0 on")
         with self._one_at_a_time:
             if self._incarnations.get(broker_id) == incarnation_id:
                 return self.broker_epochs[broker_id]

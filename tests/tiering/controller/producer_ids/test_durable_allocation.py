@@ -165,6 +165,8 @@ def test_a_broker_is_registered_for_good_and_asks_under_its_epoch(tmp_path: Path
         epoch = allocation.register_broker(7, ZERO_UUID, NOW)
         assert allocation.register_broker(7, ZERO_UUID, NOW) == epoch
         assert allocation.allocate(7, epoch, NOW).first == 0
+        with pytest.raises(ValueError, match="a broker id of -1"):
+            allocation.register_broker(-1, ZERO_UUID, NOW)
     assert load_image(log).brokers[7].epoch == epoch
     with open_allocation(log, leader_id=1, timestamp=NOW) as allocation:
         assert allocation.register_broker(7, ZERO_UUID, NOW) == epoch
