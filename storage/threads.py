@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import lru_cache, wraps
 from itertools import islice
 from threading import Lock
@@ -35,11 +36,26 @@ LOOK_S: Final = 1.0
 """How often a thread that waits looks whether it is to go on."""
 
 
+CHECK: Final[ContextVar[Callable[[], None]]] = ContextVar("CHECK", default=lambda: None)
+"""Raises CancelledError if the run that this context belongs to is to end."""
+
+
 def pause(seconds: float) -> bool:
-    """Wait; return False if the process was asked to stop before the time was over."""
-    poll = select.poll()
+    """Wait; return False if the process was asked to stop before the time was over.
+
+    Raises:
+        CancelledError: the run of this context is to end.
+
+    """
+    poll, end_s = select.poll(), time.monotonic() + seconds
     poll.register(_PIPE[0], select.POLLIN)
-    return not poll.poll(seconds * _MS_PER_S)
+    while True:
+        CHECK.get()()
+        left_s = max(0.0, end_s - time.monotonic())
+        if poll.poll(min(left_s, LOOK_S) * _MS_PER_S):
+            return False
+        if left_s <= LOOK_S:
+            return True
 
 
 def end_pauses() -> None:

@@ -19,6 +19,7 @@ from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import bound
 from resnap.storage.errors import CancelledError, ResnapError
 from resnap.storage.spans import span
+from resnap.storage.threads import CHECK
 from resnap.storage.words import agreeing, some
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ class Worker:
         if run is None:  # cancelled while it waited
             self._settle(run_id, RunState.CANCELLED)
             return
+        CHECK.set(report.check)
         self._observer.run_began(run)
         began_s = self._clock.monotonic_s()
         with span(f"run {run.kind}", **{"resnap.run": run_id, "resnap.origin": run.origin}) as add:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,8 @@ import pytest
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.runs.run import PartitionOutcome, RunState
 from resnap.scheduler.runs.worker import STOPPED, QueueFullError
-from resnap.storage.errors import DataError
+from resnap.storage.errors import DataError, StoreUnavailableError
+from resnap.storage.stores.s3_client import Retrying
 from tests.scheduler.files import BALLAST, fill
 from tests.scheduler.runs.working import PATIENCE_S, Bench, bench
 
@@ -73,6 +75,23 @@ def test_a_run_at_work_ends_at_its_next_word_when_it_is_cancelled(at_work: Bench
     told = [event.data["state"] for event in at_work.history.events(run.id)]
     assert told == ["queued", "running", "cancelling", "cancelled"]
     assert not at_work.worker.cancel(run.id), "it is over"
+
+
+def test_a_run_that_waits_for_its_store_ends_when_it_is_cancelled(at_work: Bench) -> None:
+    asked = threading.Event()
+
+    def no_answer() -> None:
+        asked.set()
+        raise StoreUnavailableError("no answer", retry_after_s=PATIENCE_S)
+
+    at_work.work.by_name["first"] = lambda _: {"got": Retrying().call(no_answer)}
+    run = at_work.ask("first")
+    assert asked.wait(PATIENCE_S)
+    assert at_work.worker.cancel(run.id)
+    began_s = time.monotonic()
+    assert at_work.worker.wait(run.id) is RunState.CANCELLED
+    assert time.monotonic() - began_s < PATIENCE_S / 2, "it need not wait for the next attempt"
+    assert at_work.worker.wait(at_work.ask("second").id) is RunState.SUCCEEDED
 
 
 def test_so_many_may_wait_and_no_more(at_work: Bench) -> None:
