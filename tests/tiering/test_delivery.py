@@ -109,6 +109,25 @@ def test_one_listing_shows_what_was_written_before_it_once_and_nothing_that_was_
     assert store.listed == ["p/1-a", "p/3-c", "q/1-d", "p/1-a"]
 
 
+def test_a_listing_is_one_page_however_many_objects_of_others_are_between() -> None:
+    class Counts(Wired):
+        shown = 0
+
+        def list(self, prefix: str = "", *, page_keys: int = 1000, after: str = "") -> Iterator[ObjectInfo]:
+            for info in super().list(prefix, page_keys=page_keys, after=after):
+                self.shown += 1
+                yield info
+
+    store = Counts()
+    delivery = Delivery(store=store)
+    ends = [NewObject(f"p/{number}-a.log", lambda: io.BytesIO(BODY), len(BODY), crc32c(BODY)) for number in (10, 99)]
+    for number in range(10, 100):
+        store.put(f"p/{number}-a.log", BODY)
+    delivery.note_written(ends)
+    assert [list(delivery.missing([one])) for one in ends] == [[], []]
+    assert store.shown == 3, "a page of two, then the last one"
+
+
 def test_what_no_listing_shows_is_asked_for_by_itself() -> None:
     gone, other = (NewObject(f"p/1-a.{kind}", io.BytesIO, 1, 0) for kind in ("index", "log"))
     store = Watched(Wired())

@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import threading
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, cast
 
 from resnap.storage.crc32c import crc32c
@@ -193,11 +194,12 @@ class Delivery:
                 yield one.key
 
     def _list_written(self, store: WireStore, first: str) -> None:
-        """List what was written from the key ``first`` on, a page of it at most."""
+        """List what was written from the key ``first`` on, in one page: what others have between takes its place."""
         written = self._written.copy()  # what is noted from here on may have been written after the listing
         folder = first[: first.rindex("/") + 1]
         keys = sorted(key for key in written if key >= first and key.startswith(folder))[:_LISTED_AT_ONCE]
-        for info in store.list(folder, page_keys=len(keys), after=first.rpartition(".")[0]):
+        listed = store.list(folder, page_keys=len(keys), after=first.rpartition(".")[0])
+        for info in islice(listed, len(keys)):
             if written.get(info.key) == info.size_bytes:
                 del self._written[info.key]
                 self._shown.add(info.key)
