@@ -34,7 +34,7 @@ from resnap.replay.scan.header_scan import LARGE_BLOCK_BYTES, ScanFacts, read_bl
 from resnap.replay.spark.header_rows import DAMAGE, HEADERS, RECORD_SCHEMA, damage_rows, unless_absent
 from resnap.replay.spark.transaction_ends import TransactionEnds
 from resnap.storage.errors import FormatError
-from resnap.storage.log.compression import decompress, decompress_into
+from resnap.storage.log.compression import STREAMS, decompress, decompress_into
 from resnap.storage.log.message_set import (
     MAGIC_V0,
     LegacyMessage,
@@ -232,7 +232,7 @@ class _RecordRows:
         if batch.attributes & CONTROL:
             check_crc(content, at=at)
         elif needs_records or is_cut or not 0 <= count <= batch.last_offset_delta + 1:
-            records = _content(content, batch.attributes, at)
+            records = _content(content, memoryview(content)[HEADER.size :], compression_name(batch.attributes), at)
             parsed = _parse_records(records, count, at)
             if is_cut:
                 fields = _fields(records, count, at)
@@ -357,17 +357,19 @@ def _groups(block: Block, some: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDA
     attributes, begins = block.headers["attributes"][some], block.positions[some]
     stops = begins + LOG_OVERHEAD + block.headers["batch_length"][some]
     for index in np.flatnonzero(attributes & COMPRESSION_MASK).tolist():
-        batch, codec = block.data[int(begins[index]) : int(stops[index])], int(attributes[index])
+        batch, room = block.data[int(begins[index]) : int(stops[index])], content[ends[-1] :]
         try:
-            room = content[ends[-1] :]
-            size = decompress_into(room, batch[HEADER.size :], compression_name(codec)) if room else None
-            if size is None and start < index:
-                yield some[start:index], _parsed_batches(block, some[start:index], content, ends)
+            records, name = batch[HEADER.size :], compression_name(int(attributes[index]))
+            if name not in STREAMS:  # where it does not fit, it is not decompressed again
+                records, name = memoryview(decompress(records, name)), "none"
+            size = decompress_into(room, records, name) if room else None
             if size is None:
+                if start < index:
+                    yield some[start:index], _parsed_batches(block, some[start:index], content, ends)
                 start, ends, content = index, [0], np.empty(_PIECE_BYTES, np.uint8).data
-                size = decompress_into(content, batch[HEADER.size :], compression_name(codec))
+                size = decompress_into(content, records, name)
             if size is None:
-                content = memoryview(_content(batch, codec, 0))
+                content = memoryview(_content(batch, records, name, 0))
                 size = len(content)
         except FormatError:
             yield some[start:], None
@@ -416,10 +418,10 @@ def _parsed_batches(
     return _Parsed((data, content), records, headers) if found >= 0 else None
 
 
-def _content(batch: Buffer, attributes: int, at: int) -> Buffer:
-    """Return the decompressed records of a whole ``batch``; raises as ``check_crc`` and ``decompress`` do."""
+def _content(batch: Buffer, records: Buffer, codec: str, at: int) -> Buffer:
+    """Return the decompressed ``records`` of a whole ``batch``; raises as ``check_crc`` and ``decompress`` do."""
     check_crc(batch, at=at)
-    content = decompress(memoryview(batch)[HEADER.size :], compression_name(attributes), at=at)
+    content = decompress(records, codec, at=at)
     if len(content) > _MOST_BYTES:
         found = len(content)
         raise FormatError("decompressed records", position=at, expected=f"at most {_MOST_BYTES} bytes", found=found)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.crc32c import Buffer
 
-_STREAMS: Final = frozenset({"lz4", "zstd"})
+STREAMS: Final = frozenset({"lz4", "zstd"})
 """What Arrow decompresses as a stream, whose content may have any size."""
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
@@ -52,7 +52,7 @@ def decompress(data: Buffer, codec: str, *, at: int = 0) -> Buffer:
             return gzip.decompress(data)
         if codec == "snappy":
             return b"".join(map(_snappy_block, _snappy_blocks(bytes(data))))
-        if codec in _STREAMS:
+        if codec in STREAMS:
             content: bytes = _stream(data, codec).read()
             return content
     except (OSError, EOFError, zlib.error, ValueError, pa.ArrowException) as error:
@@ -65,7 +65,7 @@ def decompress_into(target: memoryview, data: Buffer, codec: str) -> int | None:
 
     What fills ``target`` to its end does not count as fitting. Raises as ``decompress`` does.
     """
-    if codec not in _STREAMS:
+    if codec not in STREAMS:
         content = decompress(data, codec)
         size = len(content)
         if size < len(target):
