@@ -128,6 +128,20 @@ def test_a_listing_is_one_page_however_many_objects_of_others_are_between() -> N
     assert store.shown == 3, "a page of two, then the last one"
 
 
+def test_what_a_listing_has_shown_long_ago_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Wired()
+    delivery = Delivery(store=store)
+    first, second = (NewObject(f"p/{n}-a.log", lambda: io.BytesIO(BODY), len(BODY), crc32c(BODY)) for n in (1, 2))
+    for one in (first, second):
+        delivery.deliver(one)
+    delivery.note_written([first, second])
+    now_s = time.monotonic()
+    assert list(delivery.missing([first])) == []
+    store.delete(second.key)
+    monkeypatch.setattr(time, "monotonic", lambda: now_s + 60)
+    assert list(delivery.missing([second])) == [second.key]
+
+
 def test_what_no_listing_shows_is_asked_for_by_itself() -> None:
     gone, other = (NewObject(f"p/1-a.{kind}", io.BytesIO, 1, 0) for kind in ("index", "log"))
     store = Watched(Wired())

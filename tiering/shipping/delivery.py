@@ -14,7 +14,9 @@ from the version that was read, and with its checksum.
 from __future__ import annotations
 
 import io
+import math
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO, Final, Literal, TypeAlias, cast
@@ -41,6 +43,8 @@ Verification: TypeAlias = Literal["auto", "read-back"]
 
 _LISTED_AT_ONCE: Final = 1000
 """Objects looked for by one listing: what a page of it holds."""
+_FRESH_S: Final = 10.0
+"""How long what a listing has shown counts as there; a manifest may wait longer for the one before it."""
 _ENDED: Final = "the run was ended while objects were being sent"
 
 
@@ -76,8 +80,8 @@ class Delivery:
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _written: dict[str, int] = field(default_factory=dict, init=False)
     """The length of each object that was noted as written, and that no listing has shown yet."""
-    _shown: set[str] = field(default_factory=set, init=False)
-    """Those that a listing has shown, and that nobody has asked for yet."""
+    _shown: dict[str, float] = field(default_factory=dict, init=False)
+    """Those that a listing has shown, with the time, and that nobody has asked for yet."""
 
     def part(self) -> Delivery:
         """Return a delivery to the same store, within the same limits, that can be stopped separately."""
@@ -182,27 +186,28 @@ class Delivery:
     def missing(self, objects: Sequence[NewObject]) -> Iterator[str]:
         """Yield the keys of ``objects``, of one folder, that the store does not have, or has in another length.
 
-        A listing shows them together, with what was noted as written before it and follows them. Of a directory it
-        would read the names of the whole partition.
+        A listing shows them together, with what was noted as written before it and follows them; what it has shown is
+        looked for again after ``_FRESH_S``. Of a directory it would read the names of the whole partition.
         """
-        self.note_written(one for one in objects if one.key not in self._shown)
+        stale_s = time.monotonic() - _FRESH_S
+        self.note_written(one for one in objects if self._shown.get(one.key, -math.inf) <= stale_s)
         if isinstance(self.store, WireStore) and any(one.key in self._written for one in objects):
             self._list_written(self.store, min(one.key for one in objects))
         for one in objects:
-            self._shown.discard(one.key)
+            self._shown.pop(one.key, None)
             if self._written.pop(one.key, None) is not None and length_of(self.store, one.key) != one.size_bytes:
                 yield one.key
 
     def _list_written(self, store: WireStore, first: str) -> None:
         """List what was written from the key ``first`` on, in one page: what others have between takes its place."""
-        written = self._written.copy()  # what is noted from here on may have been written after the listing
+        written, now_s = self._written.copy(), time.monotonic()  # what is noted later may be written after the listing
         folder = first[: first.rindex("/") + 1]
         keys = sorted(key for key in written if key >= first and key.startswith(folder))[:_LISTED_AT_ONCE]
         listed = store.list(folder, page_keys=len(keys), after=first.rpartition(".")[0])
         for info in islice(listed, len(keys)):
             if written.get(info.key) == info.size_bytes:
                 del self._written[info.key]
-                self._shown.add(info.key)
+                self._shown[info.key] = now_s
             if info.key >= keys[-1]:
                 return
 
