@@ -256,6 +256,23 @@ def test_what_no_broker_ever_tiers_is_not_counted_as_what_could_be_freed(
     assert row["freeableBytes"] == sum(path.stat().st_size for path in closed if int(path.stem) >= epochs_from) > 0
 
 
+def test_nothing_is_to_be_rebuilt_for_a_topic_that_was_written_before_0_11_alone(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    partition = shutil.copytree(fixture_set("kafka-2.7.2").data / "legacy-0", tmp_path / "data" / "legacy-0")
+    epochs_from = int((partition / "leader-epoch-checkpoint").read_text().split()[-1])
+    straddling = max(base for base in bases(partition) if base < epochs_from)
+    for base in (base for base in bases(partition) if base >= straddling):
+        for path in partition.glob(f"{base:020d}.*"):
+            path.unlink()
+    (partition / "leader-epoch-checkpoint").write_text("0\n0\n")
+    ran = command("check", partition.parent, "--output", "json")
+    [row] = ran.document["topics"]
+    [blocker] = row["blockers"]
+    assert (ran.code, blocker["reason"], blocker["unblockedBy"]) == (4, "leader-epochs-unknown", "retention")
+    assert "Next: legacy-0: no broker can tier" in command("check", partition.parent).out
+
+
 def test_an_unknown_high_watermark_is_not_checked_and_blocks_nothing(command: Resnap, ready_log: Path) -> None:
     (ready_log / "replication-offset-checkpoint").unlink()
     file_at(ready_log / "payments-0", bases(ready_log / "payments-0")[1], "snapshot").unlink()

@@ -260,7 +260,8 @@ def _refusals(
     segment, epochs = boundary.segment, inventory.leader_epochs
     if hanging is not None and hanging.first_offset < boundary.offset:
         yield refuse(segment, Reason.ABOVE_LAST_STABLE_OFFSET, hanging.detail, hint=hanging.hint)
-    if epochs.checkpointed_from is None or boundary.offset <= epochs.checkpointed_from:
+    has_no_epoch = epochs.checkpointed_from is None or boundary.offset <= epochs.checkpointed_from
+    if has_no_epoch:
         detail = f"{no_epoch(segment, inventory)}: brokers from 3.6 on stop here with an IllegalArgumentException"
         hint = None
         if segment.base_offset >= epochs.unknown_below:
@@ -273,7 +274,9 @@ def _refusals(
             f" one for offset {boundary.offset} too"
         )
         yield refusal_of(segment, replace(deleted, detail=detail, hint=HINTS[Reason.INDEX_MISSING]))
-    if boundary.state is SnapshotState.MISSING:
+    # With the leader epochs nothing helps but retention, which would delete the snapshot with its segment.
+    awaits_retention = has_no_epoch and segment.base_offset < epochs.unknown_below and not epochs.damage
+    if boundary.state is SnapshotState.MISSING and not awaits_retention:
         what = f"no producer snapshot for offset {boundary.offset}: brokers from 3.6 on stop here with a"
         yield refuse(segment, Reason.MISSING_SNAPSHOT, f"{what} NullPointerException")
     swapped = next(_swapped_in(inventory.partition, segment.base_offset, boundary.offset), None)
