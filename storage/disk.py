@@ -323,13 +323,17 @@ def reading(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileGoneError(f"{path}: there is no such file", hint="run the same command again") from error
     except OSError as error:
-        hint = "run as the user that the broker runs as" if error.errno in _DENIED else "check the disk"
-        raise unread_error(path, error, hint=hint) from error
+        raise unread_error(path, error) from error
 
 
-def unread_error(path: str | Path, error: OSError, *, hint: str) -> LogDirError:
-    """Return the error for a ``path`` that cannot be read; ``hint`` applies if ``error`` is permanent."""
-    if error.errno in _NOT_NOW:
+def unread_error(path: str | Path, error: OSError) -> LogDirError:
+    """Return the error for a ``path`` that cannot be read, with what to do about it."""
+    hint = "check the disk"
+    if error.errno in _DENIED:
+        hint = "run as the user that the broker runs as, or one who may read it"
+    elif error.errno == errno.EINVAL:  # ``open_regular``
+        hint = "only regular files are read: give another path, or see what has taken the file's place"
+    elif error.errno in _NOT_NOW:
         hint = "run the same command again; if it stays so, check the disk"
     elif error.errno in _TOO_MANY:
         hint = "raise the limit of open files (ulimit -n, LimitNOFILE=), and run the same command again"

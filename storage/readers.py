@@ -74,7 +74,7 @@ class FileReader:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         os.close(self.descriptor)
         if isinstance(error, OSError):
-            raise unread_error(self.locator, error, hint="check the disk") from error
+            raise unread_error(self.locator, error) from error
 
     def read(self, position: int, length: int) -> bytes:
         """Return the bytes [position, position + length), fewer only past the end."""
@@ -127,5 +127,4 @@ def translate_read_errors(path: str) -> Iterator[None]:
     except FileNotFoundError as error:
         raise FileGoneError(f"{path}: the file is gone", hint=DELETED_HINT) from error
     except OSError as error:
-        hint = "give the user who runs resnap read access (the broker's group, usually)"
-        raise unread_error(path, error, hint=hint) from error
+        raise unread_error(path, error) from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -243,6 +243,8 @@ class RunContext(Context):
     configured: tuple[str, ...]
     """Sources that are scanned regularly: of others nothing is kept but the run."""
     report: RunReport
+    _silent: set[str] = field(default_factory=set)
+    """Destinations of earlier runs that do not answer this one: each request to such a store may take minutes."""
 
     def _kept_as(self, source: str) -> str | None:
         """Return the configuration's name for ``source``, which may have been asked for by another; None without."""
@@ -273,11 +275,16 @@ class RunContext(Context):
 
     def _holds(self, destination: str, prefix: str) -> bool | None:
         """Whether anything that can be read is where runs have put something; None if the store does not answer."""
+        if destination in self._silent:
+            return None
         url = destination if is_store_url(destination) else Path(destination).absolute().as_uri()
         try:
             return any(True for _ in self.service.engine.reading.sources.store(url).list(prefix))
         except ResnapError as error:
-            return None if error.transient else False
+            if not error.transient:
+                return False
+            self._silent.add(destination)
+            return None
 
     def not_scanned(self, source: str, error: ResnapError) -> None:
         """Keep that a source could not be read at all; what was found in it before stays."""

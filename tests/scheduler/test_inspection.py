@@ -339,3 +339,9 @@ def test_the_state_of_a_quorum_is_shown_with_its_voters(
     assert (head["kind"], head["leaderEpoch"], rows) == ("quorum-state", 7, [])
     renamed.write_text('{"leaderId":2,"leaderEpoch":"x"}')
     assert damaged(renamed)[0] == []
+
+
+def test_what_is_no_file_is_refused_as_such_and_not_as_one_without_permission(command: Resnap) -> None:
+    ran = command("inspect", "/dev/null")
+    assert ran.code == 1
+    assert "/dev/null: cannot be read: not a regular file\nhint: only regular files are read" in ran.err

@@ -194,7 +194,7 @@ def _as_change_of_segment(order: CopyOrder) -> Iterator[None]:
         yield
     except OSError as error:
         order.check_unchanged()
-        raise unread_error(order.segment.path, error, hint="check the disk") from error
+        raise unread_error(order.segment.path, error) from error
     except (VerificationError, ObjectNotFoundError, ObjectChangedError):
         # The body has changed since it was read: report that if the segment has changed.
         order.check_unchanged()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from resnap.scheduler.job.contract import PartitionState
-from resnap.scheduler.runs.execution import MOST_ERRORS, RunReport
+from resnap.scheduler.runs.execution import MOST_ERRORS, RunContext, RunReport
 from resnap.scheduler.runs.run import PartitionOutcome, Run, RunRequest, RunState
+from resnap.scheduler.runs.scans import Scans
 from resnap.scheduler.state.database import Database
-from resnap.storage.errors import CancelledError, DataError
+from resnap.storage.errors import CancelledError, DataError, StoreUnavailableError
+from resnap.tiering.judging.readiness import RunRepair
+from resnap.tiering.selection import Scope
 from tests.clocks import FixedClock
 from tests.scheduler.runs.working import history_of
 
@@ -64,3 +68,35 @@ def test_a_run_that_is_to_end_is_stopped_whatever_it_reports(history: History) -
             tell()
     assert history.partitions("a", limit=9) == [outcome], "what is done is kept all the same"
     assert (report.done, report.failed) == (0, 1)
+
+
+def test_a_destination_that_does_not_answer_is_asked_once_in_a_run(tmp_path: Path) -> None:
+    """However many partitions of how many log dirs earlier runs have put there: a store may take minutes to fail."""
+    database = Database(tmp_path / "service.db")
+    scans, asked, sources = Scans(database, lambda: 7000), list[str](), ("/a", "/b")
+    made = RunRepair(how="regenerated", destination="s3://bucket/made", offsets=frozenset({10}), run_id="r", at_ms=1)
+    for source in sources:
+        for partition in range(3):
+            scans.repaired(source, "t", partition, made)
+
+    def listing(prefix: str) -> None:
+        asked.append(prefix)
+        raise StoreUnavailableError("no answer")
+
+    store: Any = SimpleNamespace(list=listing)
+    service: Any = SimpleNamespace(
+        scans=scans,
+        engine=SimpleNamespace(reading=SimpleNamespace(sources=SimpleNamespace(store=lambda _: store))),
+        observer=SimpleNamespace(metrics=SimpleNamespace(scan_seen=lambda *_, **__: None)),
+    )
+    nothing: Any = None
+    context = RunContext(
+        settings=nothing, clock=FixedClock(0), run=nothing, scope=Scope(sources=sources), service=service,
+        configured=sources, report=nothing,
+    )  # fmt: skip
+    for source in sources:
+        context.scanned(source, [], None)
+    assert asked == ["t-0/"]
+    kept = database.rows("SELECT is_there FROM mendings")
+    assert [row["is_there"] for row in kept] == [1] * 6, "all is as it was"
+    database.close()
