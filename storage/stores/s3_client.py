@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.credentials
 import botocore.exceptions
 import botocore.session
 from botocore.config import Config
@@ -124,6 +125,7 @@ _UNSUPPORTED_HINT: Final = (
     " --s3-response-checksum-validation when_required"
 )
 _REFUSED_HINT: Final = "`resnap doctor URL` shows what this store keeps"
+_RENEWED_HINT: Final = "other credentials were read meanwhile: run the same command again"
 _RETRY_HINT: Final = "try again later; if it stays so, check the store"
 
 
@@ -197,11 +199,41 @@ class Slots:
         return begun
 
 
+class HeldCredentials:
+    """The credentials of a client, which botocore reads once, unless they say when they expire.
+
+    So a process that lives long would use those of a file for ever, also after they were replaced and revoked.
+    """
+
+    def __init__(self, session: botocore.session.Session | None) -> None:
+        held = None if session is None else session.get_credentials()
+        self._held = held if type(held) is botocore.credentials.Credentials else None
+        self._providers: Any = None if session is None else session.get_component("credential_provider")
+        self._one_at_a_time = threading.Lock()
+
+    @property
+    def in_use(self) -> object:
+        """What requests are signed with; None if botocore renews it, or it was given."""
+        held = self._held
+        return None if held is None else (held.access_key, held.secret_key, held.token)
+
+    def are_others_than(self, used: object) -> bool:
+        """Whether requests are signed with others than ``used`` from now on; reads them again from where they are."""
+        with self._one_at_a_time:
+            held = self._held
+            if held is not None and self.in_use == used:
+                with suppress(botocore.exceptions.BotoCoreError):
+                    found = self._providers.get_provider(held.method).load()
+                    if found is not None:
+                        held.access_key, held.secret_key, held.token = found.access_key, found.secret_key, found.token
+        return self.in_use != used
+
+
 class S3Caller:
     """Calls one client; ``url`` is the bucket and prefix, for messages."""
 
     def __init__(self, settings: S3Settings, url: str) -> None:
-        self.client = _make_client(settings)
+        self.client, self._credentials = _make_client(settings)
         self.slots = Slots(settings.parts_in_flight)
         self.retrying = Retrying(attempts=settings.max_attempts or ATTEMPTS)
         config: Any = self.client.meta.config
@@ -222,6 +254,15 @@ class S3Caller:
 
     def once(self, key: str | None, operation: Callable[[], T], *, claims: bool = False) -> T:
         """Call as ``call`` does, in a single attempt."""
+        used = self._credentials.in_use
+        try:
+            return self._once(key, operation, claims=claims)
+        except StoreAccessError as error:
+            if not self._credentials.are_others_than(used):
+                raise
+            raise StoreUnavailableError(str(error), key=key, hint=_RENEWED_HINT) from error
+
+    def _once(self, key: str | None, operation: Callable[[], T], *, claims: bool) -> T:
         with self.translate_errors(key):
             try:
                 return operation()
@@ -302,8 +343,8 @@ def _seconds(text: str) -> float | None:
     return float(text) if text.isascii() and text.isdigit() else None
 
 
-def _make_client(settings: S3Settings) -> S3Client:
-    """Return a client with ``settings``, which makes a single attempt at each request."""
+def _make_client(settings: S3Settings) -> tuple[S3Client, HeldCredentials]:
+    """Return a client with ``settings``, which makes a single attempt at each request, and its credentials."""
     _refuse_credentials(settings.endpoint_url)
     try:
         core = botocore.session.get_session()
@@ -314,6 +355,7 @@ def _make_client(settings: S3Settings) -> S3Client:
         who = f"resnap/{resnap_version()} {core.user_agent()}"
         config = Config(user_agent=who, max_pool_connections=_CONNECTIONS, **settings.config_options())
         client = session.client("s3", config=config, **settings.client_options())
+        held = HeldCredentials(core if settings.access_key_id is None else None)
     except (botocore.exceptions.BotoCoreError, ValueError) as error:
         hint = "check the S3 settings, the AWS_* variables and the shared AWS configuration files"
         raise ConfigurationError(f"s3: {str(error).strip()}", hint=hint) from error
@@ -326,7 +368,7 @@ def _make_client(settings: S3Settings) -> S3Client:
     added = settings.request_parameters()
     if added:
         client.meta.events.register("provide-client-params.s3", _adder(added))  # type: ignore[arg-type]
-    return client
+    return client, held
 
 
 _loader = lru_cache(create_loader)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.scheduler.settings.store import customer_key, storage_class
-from resnap.storage.errors import ConfigurationError, ObjectExistsError
+from resnap.storage.errors import ConfigurationError, ObjectExistsError, StoreAccessError
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
 from resnap.storage.stores.s3_upload import PART_BYTES
 from resnap.storage.stores.urls import open_store
 from tests.storage.stores.conftest import Answer, CannedServer
-from tests.storage.stores.test_s3 import settings_for
+from tests.storage.stores.test_s3 import error_answer, settings_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,3 +151,29 @@ def test_a_process_that_gives_credentials_is_enough(s3_endpoint: str, s3_bucket:
     store = open_store(f"s3://{s3_bucket}", S3Settings(profile="vault"))
     store.put("key", b"x")
     assert store.get("key") == b"x"
+
+
+def test_credentials_that_were_replaced_in_their_file_are_used_by_a_store_that_has_read_the_old_ones(
+    canned_server: CannedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service keeps its stores open for months, and keys are replaced by those that manage them."""
+    path = tmp_path / "aws-credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    path.write_text("[default]\naws_access_key_id = old\naws_secret_access_key = a\n")
+    settings = settings_for(canned_server, access_key_id=None, secret_access_key=None, max_attempts=2)
+    store = S3ObjectStore("bucket", "", settings)
+    canned_server.answers = [Answer(body=b"x")]
+    assert store.get("key") == b"x"
+    canned_server.answers = [error_answer(403, "InvalidAccessKeyId")]
+    with pytest.raises(StoreAccessError):
+        store.get("key")
+    assert len(canned_server.requests) == 2, "the same credentials are not tried again"
+    path.write_text("[default]\naws_access_key_id = new\naws_secret_access_key = b\n")
+    canned_server.answers = [error_answer(403, "InvalidAccessKeyId"), Answer(body=b"y")]
+    assert store.get("key") == b"y"
+    used = [request.headers["Authorization"].partition("Credential=")[2][:4] for request in canned_server.requests]
+    assert used == ["old/", "old/", "old/", "new/"]
+    path.unlink()
+    canned_server.answers = [error_answer(403, "InvalidAccessKeyId")]
+    with pytest.raises(StoreAccessError):
+        store.get("key")
