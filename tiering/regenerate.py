@@ -6,10 +6,11 @@ come transaction indexes, and last the fingerprint of the log, by which ``instal
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import FileGoneError, UsageError
+from resnap.storage.errors import FileGoneError, LogDirError, ResnapError, StoreError, UsageError
 from resnap.storage.stores.urls import open_store
 from resnap.tiering.installing.staging_area import ComparedFile, StagingArea, depended_on, print_segment, prints_of
 from resnap.tiering.lost_leader import right_indexes
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.watching import Progress
     from resnap.storage.log.partition_dir import PartitionDir, Segment
+    from resnap.storage.sources.files import Sources
     from resnap.tiering.engine import Engine
     from resnap.tiering.installing.staging_area import SegmentPrint, StagedIndex, StagedPrint
     from resnap.tiering.planner import Planned, Planner, Replayed
@@ -86,9 +88,11 @@ def regenerate(
             if found.comparison is not None
         }
         area.put_fingerprint(partition, made, unchanged, prints.of, indexes, compared=compared)
+        unread = prints.take_error()
         if planner.run_cache is not None and one.cached is not None:
             planner.run_cache.keep(one.cached, result)
-        report(RegeneratedPartition(replayed, len(indexes)))
+        done = replace(replayed, result=replace(result, error=result.error or unread))
+        report(RegeneratedPartition(done, len(indexes)))
 
 
 def _indexes(
@@ -142,8 +146,9 @@ class _Prints:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._known: dict[str, SegmentPrint | None] = {}
+        self._known: dict[str, SegmentPrint | ResnapError | None] = {}
         """By path, of what was replayed last."""
+        self._error: ResnapError | None = None
 
     def take(self, wave: Sequence[Replayed]) -> None:
         """Read the attributes of the segments that the snapshots of ``wave`` depend on."""
@@ -155,10 +160,28 @@ class _Prints:
         self._known = dict(zip((segment.path for segment in needed), self._ask(needed), strict=True))
 
     def of(self, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
-        """Return what ``segments`` are known by."""
+        """Return what ``segments`` are known by; None also for those that cannot be read (``take_error``)."""
         left = [segment for segment in segments if segment.path not in self._known]
-        found = self._known | dict(zip((segment.path for segment in left), self._ask(left), strict=True))
-        return [found[segment.path] for segment in segments]
+        known = self._known | dict(zip((segment.path for segment in left), self._ask(left), strict=True))
+        found: list[SegmentPrint | None] = []
+        for one in (known[segment.path] for segment in segments):
+            if isinstance(one, ResnapError):
+                self._error = self._error or one
+            found.append(None if isinstance(one, ResnapError) else one)
+        return found
 
-    def _ask(self, segments: Sequence[Segment]) -> list[SegmentPrint | None]:
-        return self._engine.each(partial(print_segment, sources=self._engine.reading.sources), segments)
+    def take_error(self) -> ResnapError | None:
+        """Return why the first segment could not be read, since this was called last; None if all could be."""
+        error, self._error = self._error, None
+        return error
+
+    def _ask(self, segments: Sequence[Segment]) -> list[SegmentPrint | ResnapError | None]:
+        return self._engine.each(partial(_print_or_error, sources=self._engine.reading.sources), segments)
+
+
+def _print_or_error(segment: Segment, sources: Sources) -> SegmentPrint | ResnapError | None:
+    """Return the print of a segment, or why it cannot be read, which is a fault of its partition alone."""
+    try:
+        return print_segment(segment, sources)
+    except (LogDirError, StoreError) as error:
+        return error

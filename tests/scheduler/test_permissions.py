@@ -117,6 +117,24 @@ def test_a_file_without_permission_is_reported_and_the_others_are_done(
     assert {one for one in eligible(closed_log) if one[:2] != ("payments", 1)} <= shipped < eligible(closed_log)
 
 
+def test_a_segment_that_only_the_fingerprint_needs_is_reported_and_all_snapshots_are_made(
+    unprivileged: Unprivileged, closed_log: Path
+) -> None:
+    """Its batches are older than any producer may be, so no replay reads them."""
+    partition, out = closed_log / "payments-0", closed_log.parent / "out"
+    again = ("regenerate", closed_log, *LOCAL, "--topic", "payments", "--into", out)
+    with _closed(file_at(partition, bases(partition)[1], "log")) as path:
+        ran = unprivileged(*again, "--output", "json")
+        assert (ran.code, str(path) in ran.error["message"]) == (3, True), ran.err
+        for name in ("payments-0", "payments-1"):
+            assert bases(out / name, "snapshot") == lost_boundaries(closed_log / name)
+            assert (out / name / "fingerprint.json").exists()
+    refused = unprivileged("install", out, closed_log, "--dry-run")
+    assert "stale" in refused.out, "what it was made from is not known"
+    assert unprivileged(*again).code == 0
+    assert "stale" not in unprivileged("install", out, closed_log, "--dry-run").out
+
+
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_what_follows_from_the_log_need_not_be_readable(
     unprivileged: Unprivileged, closed_log: Path, suffix: str
