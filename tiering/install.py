@@ -217,8 +217,12 @@ def _select(order: InstallOrder, area: StagingArea) -> _Chosen:
         if absent := sorted(set(planned.get(key, ())).difference(offsets)):
             problems.append(_not_staged(order.staged, key, absent))
         releases = partial(destination_releases, order.kafka_version, str(log_dir.path), log_dir.broker_id)
-        decided = decide(found, offsets, area, order.asked, releases)
-        surveyed.append(Surveyed(inventory=found, installation=decided))
+        try:
+            decided = decide(found, offsets, area, order.asked, releases)
+        except LogDirError as error:
+            problems.append(error)
+        else:
+            surveyed.append(Surveyed(inventory=found, installation=decided))
     return _Chosen(
         log_dir=Path(str(log_dir.path)),
         surveyed=surveyed,

@@ -240,6 +240,8 @@ class InstallView(View["Reported[Installed]"]):
             return f"Next: install into the broker's other log dirs, if any are left ({where}); then start it."
         if self.totals()["refused"]:
             return "Next: rebuild what was refused, and install it; the broker would stop tiering there."
+        if self._result.faults:
+            return "Next: repair what the errors name, and run the same command again, before the broker starts."
         return "Next: start the broker; it tiers the segments by itself."
 
 

@@ -135,6 +135,18 @@ def test_a_segment_that_only_the_fingerprint_needs_is_reported_and_all_snapshots
     assert "stale" not in unprivileged("install", out, closed_log, "--dry-run").out
 
 
+def test_a_segment_that_cannot_be_read_keeps_nothing_from_being_installed_elsewhere(
+    unprivileged: Unprivileged, closed_log: Path
+) -> None:
+    out, partition = closed_log.parent / "out", closed_log / "payments-0"
+    assert unprivileged("regenerate", closed_log, *LOCAL, "--topic", "payments", "--into", out).code == 0
+    with _closed(file_at(partition, bases(partition)[1], "log")) as path:
+        ran = unprivileged("install", out, closed_log, "--dry-run", "--output", "json")
+    assert (ran.code, str(path) in ran.error["message"]) == (3, True), ran.err
+    [row] = ran.document["partitions"]
+    assert (row["partition"], row["installed"]) == (1, len(lost_boundaries(closed_log / "payments-1")))
+
+
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_what_follows_from_the_log_need_not_be_readable(
     unprivileged: Unprivileged, closed_log: Path, suffix: str
