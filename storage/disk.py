@@ -13,6 +13,7 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,6 @@ from resnap.storage.whole_file import open_file, sync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 TEMPORARY: Final = ".tmp"
 """Suffix of a file in the making; brokers ignore such files."""
@@ -400,4 +400,7 @@ def reading_given(path: Path) -> Iterator[None]:
 
 def _path_of(path: Path, error: OSError) -> Path:
     """Return the file that ``error`` concerns; its name is relative if it was read by descriptor."""
-    return path / error.filename if isinstance(error.filename, str) else path
+    if not isinstance(error.filename, str):
+        return path
+    named = Path(error.filename)
+    return named if named.is_relative_to(path) else path / named

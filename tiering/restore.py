@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from resnap.replay.staging import DISCARD, scratch_directory
-from resnap.storage.disk import Disk, attributes_of, is_directory
+from resnap.storage.disk import Disk, attributes_of, is_directory, is_there
 from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, VerificationError
 from resnap.storage.log.log_dir import NoLogDirError, log_dir_around
 from resnap.storage.log.log_dir_lock import hold_lock, refuse_running
@@ -192,7 +192,7 @@ def _check_place(log_dir: Path, *, is_made: bool) -> None:
 def _may_be_made(log_dir: Path, order: RestoreOrder) -> bool:
     """Whether the log dir can be created: its parent exists, and is not inside the store that is restored."""
     parent, store = log_dir.absolute().parent, local_path(order.scope.sources[0])
-    if log_dir.exists() or order.is_of_new_cluster or not is_directory(parent):
+    if is_there(log_dir) or order.is_of_new_cluster or not is_directory(parent):
         return False
     return store is None or not parent.resolve().is_relative_to(store.resolve())
 

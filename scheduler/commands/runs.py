@@ -16,6 +16,7 @@ from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.state.database import DATABASE_FILE, DatabaseView
+from resnap.storage.disk import is_there
 from resnap.storage.errors import UsageError
 from resnap.storage.words import camel_case, human_duration
 
@@ -89,7 +90,7 @@ def show_run(run: Invocation, id: Annotated[str, typer.Argument(metavar="ID", he
 def _history(run: Invocation) -> Iterator[History]:
     """Yield the history in the state directory, read-only."""
     path = state_directory_of(run.settings) / DATABASE_FILE
-    if not path.is_file():
+    if not is_there(path):
         raise UsageError(f"{path} does not exist: no service has run with this state directory",
                          hint="give the --state-dir of `resnap serve`")  # fmt: skip
     with closing(DatabaseView(path)) as database:

@@ -367,10 +367,21 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 
 def log_dir_around(path: Path) -> Path | None:
-    """Return the broker's log dir that ``path``, which need not exist, is in; None where it is in none."""
+    """Return the broker's log dir that ``path``, which need not exist, is in; None where it is in none.
+
+    A directory that we may not enter counts as none: nothing can be written below it.
+    """
     with reading(path):
         resolved = Path(os.path.realpath(path))
-    return next((above for above in (resolved, *resolved.parents) if is_there(above / META_PROPERTIES)), None)
+    return next(filter(_has_meta_properties, (resolved, *resolved.parents)), None)
+
+
+def _has_meta_properties(directory: Path) -> bool:
+    with reading(directory):
+        try:
+            return (directory / META_PROPERTIES).exists()
+        except PermissionError:
+            return False
 
 
 def most_of_a_broker(log_dirs: Iterable[LogDir]) -> int:

@@ -71,6 +71,7 @@ def all_loaded(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytes
     data, into = str(fixture_set(SET).data), tmp_path_factory.mktemp("loaded")
     for arguments in (["plan"], ["regenerate", "--into", str(into / "out")], ["tier", "--to", f"file://{into}/store"]):
         assert run((*arguments, data, *ROLL)) == 0
+    assert run(("runs", "list", "--state-dir", str(into))) == 2, "no service has run there"
 
 
 @pytest.fixture
@@ -220,3 +221,35 @@ def test_a_place_that_may_not_be_written_is_refused_before_a_segment_is_read(
             assert str(place) in ran.err
             assert str(segment) not in ran.err
     assert list(place.iterdir()) == []
+
+
+def test_a_state_directory_of_another_user_costs_the_run_cache_and_nothing_else(
+    unprivileged: Unprivileged, closed_log: Path
+) -> None:
+    """As the default one with ``runuser -u kafka``, which leaves HOME=/root."""
+    home, out = closed_log.parent / "home", closed_log.parent / "out"
+    home.mkdir()
+    state = ("--state-dir", home / ".local/state/resnap")
+    with _closed(home):
+        ran = unprivileged("regenerate", closed_log, *ROLL, "--into", out, *state)
+        listed = unprivileged("runs", "list", *state)
+    assert ran.code == 0, ran.err
+    assert ran.err.count("the results of earlier runs cannot be read: Permission denied") == 1
+    assert ran.err.count("--state-dir names another place") == 1
+    assert bases(out / "payments-1", "snapshot") == lost_boundaries(closed_log / "payments-1")
+    assert (listed.code, "service.db: cannot be read: Permission denied" in listed.err) == (1, True), listed.err
+
+
+def test_a_place_in_a_directory_of_another_user_is_refused_by_its_own_name(
+    unprivileged: Unprivileged, closed_log: Path
+) -> None:
+    closed, store = closed_log.parent / "closed", closed_log.parent / "tiered"
+    closed.mkdir()
+    assert unprivileged("tier", closed_log, *ROLL, "--topic", "payments", "--to", store.as_uri()).code == 0
+    with _closed(closed):
+        made = unprivileged("regenerate", closed_log, *ROLL, "--into", closed / "out")
+        restored = unprivileged("restore", store.as_uri(), "--into", "closed/out")
+        shown = unprivileged("inspect", "closed/0.snapshot")
+    for ran, where in ((made, closed / "out"), (restored, "closed/out")):
+        assert (ran.code, f"error: {where}: cannot be read: Permission denied" in ran.err) == (1, True), ran.err
+    assert "error: no permission to read closed/0.snapshot\n" in shown.err

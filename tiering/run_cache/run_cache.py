@@ -80,13 +80,14 @@ def _ignore(_: str) -> None:
 
 @dataclass(slots=True)
 class CacheFiles:
-    """The files below ``root``; unreadable or unwritable files are reported once, and ignored."""
+    """The files below ``root``; that some cannot be read, or written, is reported once, and they are ignored."""
 
     root: Path
     warn: Callable[[str], None] = _ignore
     read_only: bool = False
     """For runs that are to write nothing."""
-    _complained: bool = field(default=False, init=False)
+    _warned: set[str] = field(default_factory=set, init=False)
+    """What was reported already: in a directory of another user it is so for each partition."""
     _loaded: dict[Path, CachedResults] = field(default_factory=dict, init=False)
     """One run uses the same results throughout, whatever other runs write."""
 
@@ -116,7 +117,7 @@ class CacheFiles:
         except FileNotFoundError:
             return None
         except OSError as error:
-            self.warn(f"{path}: the results of earlier runs cannot be read: {error.strerror}")
+            self._warn_once("unreadable", f"{path}: the results of earlier runs cannot be read: {error.strerror}")
         except _GARBLED as error:
             self.warn(f"{path}: not what this version of resnap writes ({error}); it is rebuilt")
         return None
@@ -145,12 +146,16 @@ class CacheFiles:
         return True
 
     def _cannot_write(self, directory: Path, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
-            self.warn(
-                f"{directory}: cannot be written: {error.strerror}: the next run will read again what this one read;"
-                " --state-dir names another place"
-            )
+        self._warn_once(
+            "unwritable",
+            f"{directory}: cannot be written: {error.strerror}: the next run will read again what this one read;"
+            " --state-dir names another place",
+        )
+
+    def _warn_once(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            self.warn(text)
 
 
 def _states(results: CachedResults) -> set[str]:
