@@ -10,7 +10,6 @@ that was not cut.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import reduce
@@ -27,7 +26,7 @@ from resnap.replay.watching import Progress
 from resnap.storage.errors import FormatError, LogDirError, StoreError
 from resnap.storage.log.record_batch import HEADER, MAGIC_POSITION, MAGIC_V2
 from resnap.storage.spans import span
-from resnap.storage.threads import side_by_side
+from resnap.storage.threads import Threads, side_by_side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -251,7 +250,7 @@ def _in_order(
         yield from ((split, scanned(split)) for split in splits)
         return
     with (
-        ThreadPoolExecutor(threads, thread_name_prefix="resnap-scan") as pool,
+        Threads(threads, thread_name_prefix="resnap-scan") as pool,
         closing(side_by_side(scanned, splits, threads + 1, lambda: None, pool)) as scans,
     ):
         yield from ((split, summary()) for split, summary in scans)

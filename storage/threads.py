@@ -3,8 +3,7 @@
 A thread that waits here wakes up when the run is asked to stop. A pipe wakes the threads, because a signal handler may
 run at any instruction: it may write to a pipe, but must not take a lock that the interrupted thread may hold.
 
-Results come in the order of the items, or as they are completed. Of large work each item runs in a copy of the caller's
-context, so that spans of the work are children of the caller's.
+Results come in the order of the items, or as they are completed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import ContextVar, copy_context
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
@@ -71,6 +70,14 @@ def _take_a_pipe_of_its_own() -> None:
 os.register_at_fork(after_in_child=_take_a_pipe_of_its_own)
 
 
+class Threads(ThreadPoolExecutor):
+    """Threads that do work in a copy of its caller's context: it ends with the caller's run, and has its spans."""
+
+    def submit(self, work: Callable[_P, _R], /, *arguments: _P.args, **named: _P.kwargs) -> Future[_R]:
+        """Have ``work`` done."""
+        return super().submit(copy_context().run, partial(work, *arguments, **named))
+
+
 def made_once(maxsize: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Return a decorator that caches the last ``maxsize`` values of a function.
 
@@ -96,7 +103,7 @@ def each(work: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iter
     if not remote:
         yield from map(work, items)
         return
-    with ThreadPoolExecutor(SMALL_FILES_AT_ONCE, thread_name_prefix="resnap-small") as threads:
+    with Threads(SMALL_FILES_AT_ONCE, thread_name_prefix="resnap-small") as threads:
         try:
             yield from threads.map(work, items)
         finally:
@@ -116,7 +123,7 @@ def side_by_side(
     try:
         while True:
             for item in islice(left, most - len(begun)):
-                begun.append((item, threads.submit(copy_context().run, work, item)))
+                begun.append((item, threads.submit(work, item)))
             if not begun:
                 break
             yield begun[0][0], begun[0][1].result
@@ -144,14 +151,14 @@ def as_done(
     failures: list[ResnapError] = []
     left = _until_error(items, failures)
     going: dict[Future[_R], _T] = {}
-    with ThreadPoolExecutor(most, thread_name_prefix="resnap-partition") as threads:
+    with Threads(most, thread_name_prefix="resnap-partition") as threads:
         try:
             while True:
                 while len(going) < most and not any(future.done() for future in going):
                     begun = list(islice(left, 1))
                     if not begun:
                         break
-                    going[threads.submit(copy_context().run, work, begun[0])] = begun[0]
+                    going[threads.submit(work, begun[0])] = begun[0]
                 if not going:
                     break
                 done = wait(going, LOOK_S, return_when=FIRST_COMPLETED).done

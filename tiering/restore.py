@@ -7,7 +7,6 @@ good producers, or serve aborted records.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +22,7 @@ from resnap.storage.log.log_dir_lock import hold_lock, refuse_running
 from resnap.storage.log.producer_snapshot import entries_in
 from resnap.storage.sources.log_dirs import incomplete_warning, nothing_tiered, tiered_part
 from resnap.storage.stores.urls import local_path
-from resnap.storage.threads import side_by_side
+from resnap.storage.threads import Threads, side_by_side
 from resnap.storage.throttle import Throttle
 from resnap.storage.words import first_of
 from resnap.tiering.controller.metadata.writer import read_bootstrap
@@ -353,7 +352,7 @@ class _Restoring:
             yield from ((item, restore(item)) for item in to_do)
             return
         with (
-            ThreadPoolExecutor(copier.at_once, "resnap-partition") as threads,
+            Threads(copier.at_once, "resnap-partition") as threads,
             closing(side_by_side(restore, to_do, copier.at_once, copier.stop, threads)) as begun,
         ):
             for partition, result in begun:
@@ -435,7 +434,7 @@ def restoring_copier(
 
     """
     if not engine.is_remote or not sources:
-        with ThreadPoolExecutor(parallel, "resnap-copy") as threads:
+        with Threads(parallel, "resnap-copy") as threads:
             yield Copier(throttle=Throttle(bytes_per_s=bytes_per_s), threads=threads, at_once=parallel)
         return
     for log_dir in into:
@@ -446,7 +445,7 @@ def restoring_copier(
         engine.task_pool(
             lambda rate: partial(work_at, rate), "writing files", at_once=at_once, bytes_per_s=bytes_per_s
         ) as pool,
-        ThreadPoolExecutor(pool.items_at_once, "resnap-copy") as threads,
+        Threads(pool.items_at_once, "resnap-copy") as threads,
     ):
         yield Copier(threads=threads, at_once=pool.items_at_once, elsewhere=pool.result, stop=pool.close)
 

@@ -8,7 +8,6 @@ may be named by another.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,7 +31,7 @@ from resnap.storage.sources.log_dirs import TieredPart, tiered_part
 from resnap.storage.sources.registry import SHIPPED, TIERED
 from resnap.storage.stores.keeping import Kept
 from resnap.storage.stores.protocol import UNKNOWN
-from resnap.storage.threads import side_by_side
+from resnap.storage.threads import Threads, side_by_side
 from resnap.tiering.verifying.content_verification import NOT_READABLE
 from resnap.tiering.verifying.verification import StoreReader, read_stored_at
 from resnap.tiering.verifying.verification_journal import VerificationJournal
@@ -153,7 +152,7 @@ class StoreCheck:
                     pool.close()
 
             at_once = READ_AT_ONCE if pool is None else pool.items_at_once
-            threads = stack.enter_context(ThreadPoolExecutor(at_once, "resnap-verify"))
+            threads = stack.enter_context(Threads(at_once, "resnap-verify"))
             reads = stack.enter_context(closing(side_by_side(read, listing.manifests, at_once, stop, threads)))
             for key, result in reads:
                 verified = replace(

@@ -6,7 +6,6 @@ Used as a library it needs a plan's rules, an engine and a store, and tells its 
 from __future__ import annotations
 
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -24,7 +23,7 @@ from resnap.storage.layouts.segments import Provenance
 from resnap.storage.processes import at_work_on
 from resnap.storage.stores.protocol import delete_below
 from resnap.storage.stores.urls import open_store
-from resnap.storage.threads import as_done
+from resnap.storage.threads import Threads, as_done
 from resnap.storage.version import resnap_version
 from resnap.tiering.held_check import held_problems
 from resnap.tiering.judging.eligibility import before_replay
@@ -322,7 +321,7 @@ def _shipping(
         staging_url = stack.enter_context(staging(work.store, is_remote=is_remote))
         executors = stack.enter_context(_executors(work, staging_url)) if is_remote else None
         at_once = uploading.parallel if executors is None else executors.items_at_once
-        threads = stack.enter_context(ThreadPoolExecutor(at_once, "resnap-ship"))
+        threads = stack.enter_context(Threads(at_once, "resnap-ship"))
         shipper = Shipper(
             delivery=uploading.delivery(work.store, work.warn),
             layout=uploading.layout,

@@ -64,13 +64,20 @@ class Invocation(Context):
 
         """
         faults, findings = Errors(), Errors()
+        has_begun = False
+
+        def take(result: Result) -> list[Row]:
+            nonlocal has_begun
+            has_begun = True
+            return self._take(result, view, faults, findings)
+
         try:
             if self.output.form == "dump-log":
                 work(lambda result: self.output.dump(view.dump(result)))
             else:
-                self._print(work, view, lambda result: self._take(result, view, faults, findings))
+                self._print(work, view, take)
         except ResnapError as error:
-            if not view.has_begun:
+            if not has_begun:
                 raise
             faults.append(error)
         self.failures.report_all(faults)
@@ -124,7 +131,7 @@ class Invocation(Context):
             self.output.line(line)
         rows = list(view.table_rows(result) if self.output.form == "table" else view.rows(result))
         faults += result.faults
-        view.has_begun, view.has_faults = True, bool(faults)
+        view.has_faults = bool(faults)
         findings += result.findings
         self.partly_done = self.partly_done or result.partly_done
         for text in result.warnings:

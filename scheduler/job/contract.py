@@ -214,10 +214,8 @@ class View(Generic[R]):
     columns: Sequence[Column] = ()
     is_cut_short: bool = False
     """Whether an error or an interrupt has ended the results before their end."""
-    has_begun: bool = False
-    """Whether there was a result."""
     has_faults: bool = False
-    """Whether anything went wrong so far, as results say; who shows them sets all three."""
+    """Whether anything went wrong so far, as results say; who shows them sets both."""
 
     @cached_property
     def _totals(self) -> dict[str, Any]:

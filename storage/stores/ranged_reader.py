@@ -10,14 +10,14 @@ All ranges are of the object's version at the time the reader was opened.
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores import RANGE_BYTES, RANGES_IN_FLIGHT
 from resnap.storage.stores.protocol import OpeningStore, object_changed_error
-from resnap.storage.threads import pause
+from resnap.storage.threads import Threads, pause
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def ranged_reader(
 
     """
     found, first = _open_object(store, key, min(FIRST_BYTES, range_bytes, FIRST_BYTES if end is None else end))
-    with ThreadPoolExecutor(ranges_in_flight, thread_name_prefix="resnap-range") as threads:
+    with Threads(ranges_in_flight, thread_name_prefix="resnap-range") as threads:
         try:
             yield RangedReader(
                 store,
@@ -90,7 +90,7 @@ class RangedReader:
         key: str,
         found: ObjectInfo,
         first: bytes,
-        threads: ThreadPoolExecutor,
+        threads: Threads,
         *,
         ranges_in_flight: int,
         range_bytes: int,

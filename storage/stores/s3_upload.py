@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import base64
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from resnap.storage.crc32c import crc32c as compute_crc32c
 from resnap.storage.errors import ResnapError
+from resnap.storage.threads import Threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -108,7 +108,7 @@ class MultipartUpload:
                 done.append(begun.popleft().result())
             return threads.submit(self._put_part, upload_id, len(done) + len(begun) + 1, part, claimed)
 
-        with ThreadPoolExecutor(self._caller.slots.most, thread_name_prefix="resnap-part") as threads:
+        with Threads(self._caller.slots.most, thread_name_prefix="resnap-part") as threads:
             try:
                 while (sent := self._caller.slots.begin(parts, send)) is not None:
                     begun.append(sent)
