@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import pickle
+import pkgutil
 import shutil
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
+from importlib.machinery import BuiltinImporter
 from typing import TYPE_CHECKING
 
+import numba
+import numpy as np
 import pytest
 
+import resnap
 from resnap.scheduler.cli import run
 from tests.scheduler.files import bases, file_at, lost_boundaries
 from tests.scheduler.installed import SET
@@ -39,7 +46,8 @@ def closed_log(open_folder: Path, broker_log: Path) -> Path:
 class Unprivileged:
     """Runs the command as a user without powers, in a process of its own.
 
-    The process is forked from this one, whose modules are loaded: Python itself may be where only root may go.
+    The process is forked from this one, whose modules are loaded, and loads no other: Python itself may be where
+    only root may go.
     """
 
     def __init__(self, command: Resnap) -> None:
@@ -53,6 +61,7 @@ class Unprivileged:
                 os.chdir(self._command.directory)  # where that user may return to
                 if os.geteuid() == 0:
                     os.setuid(65534)
+                sys.meta_path[:] = [BuiltinImporter]
                 with open(writer, "wb") as answer:  # noqa: PTH123 - a descriptor
                     pickle.dump(self._command(*arguments), answer)
             finally:
@@ -67,6 +76,9 @@ class Unprivileged:
 @pytest.fixture(scope="module")
 def all_loaded(fixture_set: Callable[[str], FixtureSet], tmp_path_factory: pytest.TempPathFactory) -> None:
     """Have all loaded that commands load, by a process that may read it."""
+    for module in pkgutil.walk_packages(resnap.__path__, "resnap."):
+        import_module(module.name)
+    numba.njit(lambda numbers: numbers.copy())(np.ones(1))  # which loads what compiles
     os.environ["RESNAP_STATE_DIR"] = "none"
     data, into = str(fixture_set(SET).data), tmp_path_factory.mktemp("loaded")
     for arguments in (["plan"], ["regenerate", "--into", str(into / "out")], ["tier", "--to", f"file://{into}/store"]):
