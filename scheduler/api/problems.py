@@ -72,10 +72,6 @@ class KeyReusedError(HttpError):
     """An idempotency key came again, with another request."""
 
 
-class PreconditionError(HttpError):
-    """The condition of ``If-Match`` is not met."""
-
-
 class TooManyStreamsError(HttpError):
     """Too many event streams are open."""
 
@@ -161,10 +157,6 @@ KINDS: Final[Mapping[type[Exception], Kind]] = {
     errors.ObjectChangedError: Kind("object-changed", 409, "An object was replaced while it was read", "try again"),
     errors.StalePlanError: Kind(
         "stale-plan", 412, "What the plan depends on has changed", "make a new plan, and run that"
-    ),
-    PreconditionError: Kind(
-        "precondition-failed", 412, "The version differs from If-Match",
-        "read it again, and decide by its current version",
     ),
     BodyTooLargeError: Kind("body-too-large", 413, "The body is too large", "split the request"),
     NotJsonError: Kind("not-json", 415, "The body is not JSON", "send it with Content-Type: application/json"),

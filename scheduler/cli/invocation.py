@@ -66,16 +66,16 @@ class Invocation(Context):
         faults, findings = Errors(), Errors()
         has_begun = False
 
-        def take(result: Result) -> list[Row]:
+        def begun(result: Result) -> Result:
             nonlocal has_begun
             has_begun = True
-            return self._take(result, view, faults, findings)
+            return result
 
         try:
             if self.output.form == "dump-log":
-                work(lambda result: self.output.dump(view.dump(result)))
+                work(lambda result: self.output.dump(view.dump(begun(result))))
             else:
-                self._print(work, view, take)
+                self._print(work, view, lambda result: self._take(begun(result), view, faults, findings))
         except ResnapError as error:
             if not has_begun:
                 raise

@@ -12,6 +12,7 @@ on each. What is due at any hour follows elapsed time.
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from dataclasses import dataclass
@@ -46,7 +47,12 @@ if TYPE_CHECKING:
 BY_SCHEDULE: Final = "schedule"
 """The principal of scheduled runs."""
 _MOST_AT_ONCE: Final = 64
-_EVENTS: Final = {EVENT_JOB_MISSED: "missed", EVENT_JOB_MAX_INSTANCES: "max_instances", EVENT_JOB_ERROR: "error"}
+_EVENTS: Final = {
+    EVENT_JOB_MISSED: ("missed", "its time has passed"),
+    EVENT_JOB_MAX_INSTANCES: ("max_instances", "its last run is still at work"),
+    EVENT_JOB_ERROR: ("error", "a bug in resnap"),
+}
+"""What each is counted as, and what is logged where there is no exception."""
 _WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _NUMBERS: Final = {name: number for number, name in enumerate(_WEEKDAYS)} | {str(number): number for number in range(8)}
 _WEEKDAY_PART: Final = re.compile(r"(\*|(?P<first>\w+)(-(?P<last>\w+))?)(/(?P<step>[1-7]))?", re.ASCII)
@@ -95,7 +101,10 @@ class Schedules:
         self._specs: dict[str, ScheduleSpec] = {}
         self._owed: set[str] = set()
         """Those that were due while the service's file took nothing, or the queue was full."""
+        log = logging.getLogger(f"{__name__}.apscheduler")
+        log.setLevel(logging.ERROR)  # what it warns of is an event, too, and logged as such
         self._scheduler = BackgroundScheduler(
+            logger=log,
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(_MOST_AT_ONCE)},
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
@@ -245,7 +254,8 @@ class Schedules:
         )
 
     def _on_event(self, event: JobEvent) -> None:
-        self._observer.scheduler_event(_EVENTS[event.code], event.job_id, str(getattr(event, "exception", "") or ""))
+        counted_as, why = _EVENTS[event.code]
+        self._observer.scheduler_event(counted_as, event.job_id, str(getattr(event, "exception", "") or why))
 
 
 def trigger_of(spec: ScheduleSpec) -> CronTrigger | IntervalTrigger:

@@ -353,6 +353,7 @@ def _make_client(settings: S3Settings) -> tuple[S3Client, HeldCredentials]:
         session = boto3.session.Session(botocore_session=core, **settings.session_options())
         # Given as a whole: botocore else composes it again for each request, twice.
         who = f"resnap/{resnap_version()} {core.user_agent()}"
+        core.user_agent_extra = ""  # it is at the end of this, and a client adds it once more
         config = Config(user_agent=who, max_pool_connections=_CONNECTIONS, **settings.config_options())
         client = session.client("s3", config=config, **settings.client_options())
         held = HeldCredentials(core if settings.access_key_id is None else None)

@@ -37,7 +37,10 @@ class ReportedError:
     events: list[tuple[str, str]] = field(default_factory=list)
     heard: threading.Event = field(default_factory=threading.Event)
 
-    def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:  # noqa: ARG002
+    details: list[str] = field(default_factory=list)
+
+    def scheduler_event(self, event: str, schedule: str, detail: str = "") -> None:
+        self.details.append(detail)
         self.events.append((event, schedule))
         self.heard.set()
 
@@ -221,7 +224,9 @@ def test_after_a_clock_was_set_every_schedule_is_counted_again(noon: Timed) -> N
         assert noon.next_of("hourly") == NOON + due * HOUR_MS
 
 
-def test_late_runs_are_made_and_one_at_a_time_and_the_rest_is_counted(tmp_path: Path) -> None:
+def test_late_runs_are_made_and_one_at_a_time_and_the_rest_is_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with timed(tmp_path) as now:
         gate = now.at_work.hold("")
         often = ScheduleSpec(name="often", run="scan", every=timedelta(seconds=1))
@@ -230,6 +235,7 @@ def test_late_runs_are_made_and_one_at_a_time_and_the_rest_is_counted(tmp_path: 
         assert gate.begun.wait(PATIENCE_S), "it was due nine hours ago"
         assert now.told.heard.wait(PATIENCE_S)
         assert now.told.events[0] == ("max_instances", "often")
+        assert (now.told.details[0], caplog.records) == ("its last run is still at work", []), "it is logged once"
         assert now.at_work.worker.waiting == 0
         by_hand = now.schedules.run_now("often", "somebody")
         assert (by_hand.origin, by_hand.principal) == ("schedule:often", "somebody")

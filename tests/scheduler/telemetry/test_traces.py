@@ -16,6 +16,7 @@ import pytest
 from resnap.scheduler.telemetry.traces import export_spans, is_asked_for
 from resnap.storage.spans import span
 from tests.scheduler.api.whole import whole
+from tests.scheduler.files import flip
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,8 +141,15 @@ def test_what_fails_says_so(command: Resnap, fixture_set: Callable[[str], Fixtur
     with collector() as sent:
         assert command("scan", tmp_path / "nowhere", **{ENDPOINT: sent.address}).code == 2
         assert command("scan", fixture_set("kafka-2.7.2").data, "--exit-code", **{ENDPOINT: sent.address}).code == 4
+        damaged = tmp_path / f"{0:020}.log"
+        damaged.write_bytes((fixture_set("kafka-2.7.2").data / "payments-0" / damaged.name).read_bytes())
+        flip(damaged, 109 + 16)  # the magic of the second batch
+        dumped = command("inspect", damaged, "--output", "dump-log", **{ENDPOINT: sent.address})
+        shown = command("inspect", damaged, **{ENDPOINT: sent.address})
     spans = [(one.error, one.attributes) for one in sent.spans]
-    assert spans == [("NoLogDirError", {}), ("", {"resnap.exit_code": 4})]
+    code = {"resnap.exit_code": shown.code}
+    assert spans == [("NoLogDirError", {}), ("", {"resnap.exit_code": 4}), ("", code), ("", code)]
+    assert (dumped.code, shown.code, "baseOffset: 0 " in dumped.out) == (1, 1, True)
 
 
 def test_without_an_endpoint_nothing_of_it_is_imported(fixture_set: Callable[[str], FixtureSet]) -> None:

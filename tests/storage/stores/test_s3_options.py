@@ -84,6 +84,13 @@ def test_only_before_a_large_body_is_the_store_asked_whether_it_takes_one(canned
     assert [request.headers.get("Expect") for request in canned_server.requests] == [None, "100-continue"]
 
 
+def test_a_request_names_each_program_that_makes_it_once(canned_server: CannedServer) -> None:
+    canned_server.answers = [Answer()]
+    S3ObjectStore("bucket", "", settings_for(canned_server)).put("small", b"x")
+    names = [word.partition("/")[0] for word in canned_server.requests[0].headers["User-Agent"].split()]
+    assert (names[:2], names.count("Botocore"), len(names)) == (["resnap", "Boto3"], 1, len(set(names)))
+
+
 def test_a_customers_key_is_read_raw_or_in_base64_and_never_shown(tmp_path: Path) -> None:
     raw, encoded, wrong = tmp_path / "raw", tmp_path / "encoded", tmp_path / "wrong"
     raw.write_bytes(KEY)

@@ -181,7 +181,9 @@ class OpenTransaction:
         """Return what to do about it; nothing if its coordinator ends it."""
         tool = _tool(connection)
         end = f"{self.abort_command(connection)} ({self.instead_of_offset})"
-        described = f"{tool} list, which has the transactional id of producer {self.producer_id}"
+        described = (
+            f"{tool} list, which has the transactional id of producer {self.producer_id} for a user who may Describe it"
+        )
         if self.owner is not None:
             described = f"{tool} describe --transactional-id {shlex.quote(self.owner.transactional_id)}"
         topic, partition = self.topic_partition
