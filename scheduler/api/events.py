@@ -18,7 +18,7 @@ from fastapi.responses import Response
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.concurrency import run_in_threadpool
 
-from resnap.scheduler.api.problems import TooManyStreamsError
+from resnap.scheduler.api.problems import HttpError
 from resnap.scheduler.output.records import plain
 from resnap.scheduler.runs.run import RunState
 from resnap.storage.words import instant
@@ -145,11 +145,11 @@ class EventFeeds:
         """Yield the feed of a run, while the context lasts.
 
         Raises:
-            TooManyStreamsError: as many streams are open as may.
+            HttpError: as many streams are open as may.
 
         """
         if sum(feed.followers for feed in self._feeds.values()) >= MOST_STREAMS:
-            raise TooManyStreamsError(f"{MOST_STREAMS} event streams are open, and no more are allowed")
+            raise HttpError("too-many-streams", f"{MOST_STREAMS} event streams are open, and no more are allowed")
         if run_id not in self._feeds:
             self._feeds[run_id] = EventFeed(self._services)
         feed = self._feeds[run_id]

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import Paging, TaggedRoute
-from resnap.scheduler.api.problems import NotFoundError, problems
+from resnap.scheduler.api.problems import HttpError, problems
 from resnap.scheduler.api.responses import FleetAnswer
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetStatus, FleetTopicRow
 from resnap.scheduler.output.answer import fault_rows_if
@@ -52,12 +52,12 @@ def collected_by(services: Services) -> FleetStatus:
     """Return what the service has collected.
 
     Raises:
-        NotFoundError: its configuration names no fleet.
+        HttpError: its configuration names no fleet.
 
     """
     if not services.settings.fleet:
         hint = "name the services of the brokers in [[fleet]] tables of the configuration"
-        raise NotFoundError("the configuration has no [[fleet]] table", hint=hint)
+        raise HttpError("not-found", "the configuration has no [[fleet]] table", hint=hint)
     return services.fleet.collected()
 
 

@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 
 from resnap.scheduler.access.roles import ANONYMOUS
-from resnap.scheduler.api.problems import INTERNAL, BodyTooLargeError, InvalidRequestError, NotJsonError, error_response
+from resnap.scheduler.api.problems import INTERNAL, HttpError, error_response
 from resnap.scheduler.api.request_context import SAFE_METHODS, RequestContext, address_in, context_in, route_in
 from resnap.storage.errors import ResnapError
 
@@ -171,7 +171,7 @@ def refuse_unroutable(app: ASGIApp, access: AccessControl) -> ASGIApp:
             access.hosts.check(headers, changes=changes)
             if len(scope["query_string"]) > QUERY_BYTES:
                 found = len(scope["query_string"])
-                raise InvalidRequestError(f"a query of {found} bytes, expected {QUERY_BYTES} at most")
+                raise HttpError("invalid-request", f"a query of {found} bytes, expected {QUERY_BYTES} at most")
             if changes and scope["path"] not in FORM_PATHS:
                 context_in(scope).principal = await run_in_threadpool(_identify, access, headers, address_in(scope))
             if changes:
@@ -193,12 +193,12 @@ def _identify(access: AccessControl, headers: Headers, address: str) -> Principa
 def _check_body(headers: Headers, *, is_form: bool) -> None:
     length = headers.get("content-length", "0")
     if length.isdecimal() and int(length) > BODY_BYTES:
-        raise BodyTooLargeError(f"{_TOO_LARGE}: Content-Length is {length}")
+        raise HttpError("body-too-large", f"{_TOO_LARGE}: Content-Length is {length}")
     if length != "0" or "transfer-encoding" in headers:
         wanted = _FORM if is_form else _JSON
         found = headers.get("content-type", "").partition(";")[0].strip().lower()
         if found != wanted:
-            raise NotJsonError(f"Content-Type: expected {wanted}, found {found[:100]!r}")
+            raise HttpError("not-json", f"Content-Type: expected {wanted}, found {found[:100]!r}")
 
 
 def _limit(receive: Receive) -> Receive:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 from fastapi import Depends, Query, Request, Response
 from fastapi.routing import APIRoute
 
-from resnap.scheduler.api.problems import InvalidRequestError
+from resnap.scheduler.api.problems import HttpError
 
 T = TypeVar("T")
 PAGE: Final = 50
@@ -36,7 +36,7 @@ class Page:
         """Return what the page begins behind, a value of ``kinds`` or a tuple of several; None for the first page.
 
         Raises:
-            InvalidRequestError: the cursor is not of this list.
+            HttpError: the cursor is not of this list.
 
         """
         parts = decode_cursor(self.cursor, *kinds)
@@ -73,7 +73,7 @@ def decode_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
     """Return what a cursor stands for; None if there is none.
 
     Raises:
-        InvalidRequestError: it is not one of ours.
+        HttpError: it is not one of ours.
 
     """
     if cursor is None:
@@ -83,9 +83,8 @@ def decode_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
     except (ValueError, RecursionError):
         parts = None
     if not isinstance(parts, list) or [type(part) for part in parts] != list(kinds) or not all(map(_is_kept, parts)):
-        raise InvalidRequestError(
-            "query cursor: not a cursor of this list", hint="take `nextCursor` of the page before as it is"
-        )
+        hint = "take `nextCursor` of the page before as it is"
+        raise HttpError("invalid-request", "query cursor: not a cursor of this list", hint=hint)
     return tuple(parts)
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from resnap.scheduler.access.roles import Principal
 from resnap.scheduler.api.auth import Serving, Viewer
 from resnap.scheduler.api.paging import PAGE, Limit, Paging, TaggedRoute
-from resnap.scheduler.api.problems import ConflictError, NotFoundError, problems
+from resnap.scheduler.api.problems import HttpError, problems
 from resnap.scheduler.api.responses import (
     BoundariesAnswer,
     BoundaryAnswer,
@@ -48,18 +48,17 @@ def seen_in(services: Serving, _: Viewer, topic: Topic, partition: Number, sourc
     """Return the one partition that an address is of.
 
     Raises:
-        NotFoundError: no scan has seen it, or not in ``source``.
-        ConflictError: several sources have it, and none is named.
+        HttpError: no scan has seen it, or not in ``source``; or several sources have it, and none is named.
 
     """
     found = services.scans.find(topic, partition, source)
     if not found:
         where = "" if source is None else f" in {source or 'a source without a name'}"
         hint = "scan its source, then try again; GET /v1/sources lists what is scanned"
-        raise NotFoundError(f"no scan has seen {topic}-{partition}{where}", hint=hint)
+        raise HttpError("not-found", f"no scan has seen {topic}-{partition}{where}", hint=hint)
     if len(found) > 1:
         places = ", ".join(partition.source for partition in found)
-        raise ConflictError(f"{topic}-{partition} is in {places}", hint="say which one is meant: ?source=")
+        raise HttpError("conflict", f"{topic}-{partition} is in {places}", hint="say which one is meant: ?source=")
     return found[0]
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 from resnap.scheduler.api.auth import Operator, Serving, Viewer
 from resnap.scheduler.api.bodies import PlanBody, PlannedRunBody, asked_by
 from resnap.scheduler.api.paging import Paging, TaggedRoute
-from resnap.scheduler.api.problems import NotFoundError, problems
+from resnap.scheduler.api.problems import HttpError, problems
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import PlanAnswer, PlansAnswer, RunAnswer
 from resnap.scheduler.api.runs import TAKEN, Submitting, quota_items
@@ -89,10 +89,10 @@ def found_plan(services: Services, plan_id: str) -> KeptPlan:
     """Return a plan.
 
     Raises:
-        NotFoundError: there is none of this id.
+        HttpError: there is none of this id.
 
     """
     plan = services.plans.get(plan_id)
     if plan is None:
-        raise NotFoundError(f"there is no plan {plan_id}", hint="the list of plans shows the existing ones")
+        raise HttpError("not-found", f"there is no plan {plan_id}", hint="the list of plans shows the existing ones")
     return plan

@@ -5,7 +5,7 @@ Routes name the problems they may answer with by ``responses=problems("not-found
 is added to the description by ``web.app.describe``. ``/v1/problems`` says what the types of problems stand for.
 
 ``KINDS`` is the one table from our errors to a status and a stable code. A released code keeps its meaning;
-``docs/api.md`` lists them all. A route that needs another one adds an error class here, with its row.
+``docs/api.md`` lists them all. A route that needs another one adds its row, and raises an ``HttpError`` of that code.
 """
 
 from __future__ import annotations
@@ -37,52 +37,21 @@ PROBLEMS_PATH: Final = "/v1/problems"
 
 
 class HttpError(errors.ResnapError):
-    """What only a request can get wrong; ``headers`` go with the answer."""
+    """What only a request can get wrong: a problem of this code; ``headers`` go with the answer."""
 
-    def __init__(self, message: str, *, hint: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, code: str, message: str, *, hint: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(message, hint=hint)
+        self.kind = BY_CODE[code]
         self.headers = dict(headers or {})
-
-
-class NotFoundError(HttpError):
-    """Nothing of this name or id."""
-
-
-class MethodNotAllowedError(HttpError):
-    """The path is known, but not with this method."""
-
-
-class InvalidRequestError(HttpError):
-    """Parameters or the body are not of the form that was described."""
-
-
-class NotJsonError(HttpError):
-    """The body is of another type than JSON."""
-
-
-class BodyTooLargeError(HttpError):
-    """The body is too large."""
-
-
-class ConflictError(HttpError):
-    """The request does not fit the current state."""
-
-
-class KeyReusedError(HttpError):
-    """An idempotency key came again, with another request."""
-
-
-class TooManyStreamsError(HttpError):
-    """Too many event streams are open."""
-
-
-class OtherHttpError(HttpError):
-    """What a server refuses by itself, such as a request that is not HTTP."""
 
 
 class Kind(NamedTuple):
     """A kind of problem, which has the same status, code and title each time."""
 
+    error: type[Exception]
+    """Its errors are those of this class, unless a class below has another kind; of ``HttpError`` those that say so."""
     code: str
     status: int
     title: str
@@ -99,132 +68,90 @@ class Kind(NamedTuple):
 
 _WAIT = "try again after the time in Retry-After"
 
-INTERNAL: Final = Kind(
-    "internal-error", 500, "The service failed", "this is a bug: report it, with the log entries of the id in instance"
-)
-KINDS: Final[Mapping[type[Exception], Kind]] = {
-    errors.UsageError: Kind(
-        "unusable-request", 400, "The request cannot be carried out", "read detail, and change the request"
-    ),
-    OtherHttpError: Kind("bad-request", 400, "The request is not valid HTTP", "read detail, and change the request"),
-    access.UnauthenticatedError: Kind(
-        "unauthenticated", 401, "A valid token is needed",
-        "send one as a bearer token in the header Authorization; `resnap token create` makes it",
-    ),
-    access.ForbiddenError: Kind(
-        "forbidden", 403, "The role does not permit this",
-        "use a token with a sufficient role; `resnap token create --role` makes one",
-    ),
-    access.PlaceForbiddenError: Kind(
-        "place-not-allowed", 403, "This path or URL may not be named in requests",
-        "name a place that the configuration allows, or add this one to the configuration",
-    ),
-    access.CrossSiteError: Kind(
-        "cross-site", 403, "A page of another origin made the request",
-        "make requests from a program, or from the service's own page",
-    ),
-    NotFoundError: Kind("not-found", 404, "Not found", "list the existing ones, and use an id from there"),
-    NoSnapshotError: Kind(
-        "no-snapshot", 404, "There is no snapshot at this offset",
-        "list the boundaries of the partition; a replay makes what is missing",
-    ),
-    errors.FileGoneError: Kind(
-        "file-gone", 404, "A file is no longer there",
-        "list again: the broker has deleted it since it was listed",
-    ),
-    errors.ObjectNotFoundError: Kind(
-        "object-not-found", 404, "The store has no such object", "list what the store holds"
-    ),
-    MethodNotAllowedError: Kind(
-        "method-not-allowed", 405, "The path does not support this method", "use a method that the header Allow names"
-    ),
-    ConflictError: Kind(
-        "conflict", 409, "The current state does not permit this", "read it again to see its current state"
-    ),
-    KeyReusedError: Kind(
-        "idempotency-key-reused", 409, "The idempotency key was used for another request",
-        "send the same request again, or this one with a new key",
-    ),
-    errors.LockedError: Kind(
-        "locked", 409, "Another process is doing the same work", "wait until it has ended, or cancel it"
-    ),
-    errors.LogDirInUseError: Kind(
-        "log-dir-in-use", 409, "The lock of the log dir is held", "stop the broker, or wait for the other run"
-    ),
-    errors.ObjectExistsError: Kind(
-        "object-exists", 409, "The store has such an object already", "read the existing object: it was not changed"
-    ),
-    errors.ObjectChangedError: Kind("object-changed", 409, "An object was replaced while it was read", "try again"),
-    errors.StalePlanError: Kind(
-        "stale-plan", 412, "What the plan depends on has changed", "make a new plan, and run that"
-    ),
-    BodyTooLargeError: Kind("body-too-large", 413, "The body is too large", "split the request"),
-    NotJsonError: Kind("not-json", 415, "The body is not JSON", "send it with Content-Type: application/json"),
-    access.UnknownHostError: Kind(
-        "unknown-host", 421, "The service does not accept this host name",
-        "use the address it listens on, or add the name to allow-hosts",
-    ),
-    InvalidRequestError: Kind(
-        "invalid-request", 422, "The request does not match its description",
-        "errors lists each wrong part; /openapi.json has the description",
-    ),
-    errors.DataError: Kind(
-        "unusable-data", 422, "The data is damaged, or not Kafka's",
-        "take the file from another replica; one that resnap wrote may be deleted, and is made again",
-    ),
-    access.TooManyFailuresError: Kind("too-many-failures", 429, "Too many wrong tokens from this address", _WAIT, 6),
-    access.QuotaExceededError: Kind("quota-exceeded", 429, "More producer ids than the caller's quota allows", _WAIT),
-    QueueFullError: Kind("queue-full", 429, "The queue of runs is full", _WAIT, RETRY_AFTER_S),
-    Exception: INTERNAL,
-    errors.ConfigurationError: Kind(
-        "misconfigured", 500, "The service is configured wrongly", "correct the configuration"
-    ),
-    errors.ResnapError: Kind("failed", 500, "The request failed", "read detail; the log has more under instance"),
-    errors.LostProducerStateError: Kind(
-        "lost-producer-state", 502, "A replica lacks producer state that another one has",
-        "keep it from leading until it is repaired",
-    ),
-    errors.ClusterError: Kind(
-        "cluster-failed", 502, "The brokers refused, or do not answer", "read detail; see their logs"
-    ),
-    errors.StoreError: Kind("store-failed", 502, "The store refused or failed", "read detail; `resnap doctor` probes"),
-    errors.StoreAccessError: Kind(
-        "store-denied", 502, "The store denies access",
-        "check credentials, permissions and bucket; `resnap doctor URL` probes them",
-    ),
-    errors.VerificationError: Kind(
-        "verification-failed", 502, "What was read back differs from what was written",
-        "do not use it; check the store, then run again",
-    ),
-    errors.LogDirError: Kind(
-        "log-dir-unusable", 503, "A log dir cannot be read or written",
-        "check that it is mounted, and its permissions", 30,
-    ),
-    errors.LimitError: Kind(
-        "limit-met", 503, "The service has run out of files, threads or memory",
-        "raise the limit that detail names, then start the service again", 30,
-    ),
-    errors.CancelledError: Kind("cancelled", 503, "The work was cancelled", _WAIT, 10),
-    TooManyStreamsError: Kind(
-        "too-many-streams", 503, "Too many event streams are open",
-        "close some, or poll the run instead", 10,
-    ),
-    StateError: Kind(
-        "state-unusable", 503, "The service's own file cannot be read or written",
-        "check free space and permissions of the state directory", 10,
-    ),
-    errors.StoreUnavailableError: Kind("store-unavailable", 503, "The store does not answer", _WAIT, 10),
-    errors.UploadGoneError: Kind("upload-gone", 503, "The store lost an unfinished upload", _WAIT, 10),
-    errors.StoreFullError: Kind("store-full", 507, "The store has no room left", "free space, or raise the quota"),
-}  # fmt: skip
-"""By class of error; the nearest base class counts. In the order of their statuses."""
+INTERNAL: Final = Kind(Exception, "internal-error", 500, "The service failed",
+                       "this is a bug: report it, with the log entries of the id in instance")  # fmt: skip
+KINDS: Final = (
+    Kind(errors.UsageError, "unusable-request", 400, "The request cannot be carried out",
+         "read detail, and change the request"),
+    Kind(HttpError, "bad-request", 400, "The request is not valid HTTP", "read detail, and change the request"),
+    Kind(access.UnauthenticatedError, "unauthenticated", 401, "A valid token is needed",
+         "send one as a bearer token in the header Authorization; `resnap token create` makes it"),
+    Kind(access.ForbiddenError, "forbidden", 403, "The role does not permit this",
+         "use a token with a sufficient role; `resnap token create --role` makes one"),
+    Kind(access.PlaceForbiddenError, "place-not-allowed", 403, "This path or URL may not be named in requests",
+         "name a place that the configuration allows, or add this one to the configuration"),
+    Kind(access.CrossSiteError, "cross-site", 403, "A page of another origin made the request",
+         "make requests from a program, or from the service's own page"),
+    Kind(HttpError, "not-found", 404, "Not found", "list the existing ones, and use an id from there"),
+    Kind(NoSnapshotError, "no-snapshot", 404, "There is no snapshot at this offset",
+         "list the boundaries of the partition; a replay makes what is missing"),
+    Kind(errors.FileGoneError, "file-gone", 404, "A file is no longer there",
+         "list again: the broker has deleted it since it was listed"),
+    Kind(errors.ObjectNotFoundError, "object-not-found", 404, "The store has no such object",
+         "list what the store holds"),
+    Kind(HttpError, "method-not-allowed", 405, "The path does not support this method",
+         "use a method that the header Allow names"),
+    Kind(HttpError, "conflict", 409, "The current state does not permit this",
+         "read it again to see its current state"),
+    Kind(HttpError, "idempotency-key-reused", 409, "The idempotency key was used for another request",
+         "send the same request again, or this one with a new key"),
+    Kind(errors.LockedError, "locked", 409, "Another process is doing the same work",
+         "wait until it has ended, or cancel it"),
+    Kind(errors.LogDirInUseError, "log-dir-in-use", 409, "The lock of the log dir is held",
+         "stop the broker, or wait for the other run"),
+    Kind(errors.ObjectExistsError, "object-exists", 409, "The store has such an object already",
+         "read the existing object: it was not changed"),
+    Kind(errors.ObjectChangedError, "object-changed", 409, "An object was replaced while it was read", "try again"),
+    Kind(errors.StalePlanError, "stale-plan", 412, "What the plan depends on has changed",
+         "make a new plan, and run that"),
+    Kind(HttpError, "body-too-large", 413, "The body is too large", "split the request"),
+    Kind(HttpError, "not-json", 415, "The body is not JSON", "send it with Content-Type: application/json"),
+    Kind(access.UnknownHostError, "unknown-host", 421, "The service does not accept this host name",
+         "use the address it listens on, or add the name to allow-hosts"),
+    Kind(HttpError, "invalid-request", 422, "The request does not match its description",
+         "errors lists each wrong part; /openapi.json has the description"),
+    Kind(errors.DataError, "unusable-data", 422, "The data is damaged, or not Kafka's",
+         "take the file from another replica; one that resnap wrote may be deleted, and is made again"),
+    Kind(access.TooManyFailuresError, "too-many-failures", 429, "Too many wrong tokens from this address", _WAIT, 6),
+    Kind(access.QuotaExceededError, "quota-exceeded", 429, "More producer ids than the caller's quota allows", _WAIT),
+    Kind(QueueFullError, "queue-full", 429, "The queue of runs is full", _WAIT, RETRY_AFTER_S),
+    INTERNAL,
+    Kind(errors.ConfigurationError, "misconfigured", 500, "The service is configured wrongly",
+         "correct the configuration"),
+    Kind(errors.ResnapError, "failed", 500, "The request failed", "read detail; the log has more under instance"),
+    Kind(errors.LostProducerStateError, "lost-producer-state", 502,
+         "A replica lacks producer state that another one has", "keep it from leading until it is repaired"),
+    Kind(errors.ClusterError, "cluster-failed", 502, "The brokers refused, or do not answer",
+         "read detail; see their logs"),
+    Kind(errors.StoreError, "store-failed", 502, "The store refused or failed", "read detail; `resnap doctor` probes"),
+    Kind(errors.StoreAccessError, "store-denied", 502, "The store denies access",
+         "check credentials, permissions and bucket; `resnap doctor URL` probes them"),
+    Kind(errors.VerificationError, "verification-failed", 502, "What was read back differs from what was written",
+         "do not use it; check the store, then run again"),
+    Kind(errors.LogDirError, "log-dir-unusable", 503, "A log dir cannot be read or written",
+         "check that it is mounted, and its permissions", 30),
+    Kind(errors.LimitError, "limit-met", 503, "The service has run out of files, threads or memory",
+         "raise the limit that detail names, then start the service again", 30),
+    Kind(errors.CancelledError, "cancelled", 503, "The work was cancelled", _WAIT, 10),
+    Kind(HttpError, "too-many-streams", 503, "Too many event streams are open",
+         "close some, or poll the run instead", 10),
+    Kind(StateError, "state-unusable", 503, "The service's own file cannot be read or written",
+         "check free space and permissions of the state directory", 10),
+    Kind(errors.StoreUnavailableError, "store-unavailable", 503, "The store does not answer", _WAIT, 10),
+    Kind(errors.UploadGoneError, "upload-gone", 503, "The store lost an unfinished upload", _WAIT, 10),
+    Kind(errors.StoreFullError, "store-full", 507, "The store has no room left", "free space, or raise the quota"),
+)  # fmt: skip
+"""In the order of their statuses."""
 
-BY_CODE: Final = {kind.code: kind for kind in KINDS.values()}
+BY_CODE: Final = {kind.code: kind for kind in KINDS}
+_BY_CLASS: Final = {kind.error: kind for kind in KINDS if kind.error is not HttpError}
 
 
 def kind_of(error: BaseException) -> Kind:
-    """Return the kind of an error: that of its class, or of the nearest class above."""
-    return next((KINDS[base] for base in type(error).__mro__ if base in KINDS), INTERNAL)
+    """Return the kind of an error: its own, that of its class, or of the nearest class above."""
+    if isinstance(error, HttpError):
+        return error.kind
+    return next((_BY_CLASS[base] for base in type(error).__mro__ if base in _BY_CLASS), INTERNAL)
 
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -295,7 +222,7 @@ def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
 _CONTENT: Final = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
-class _InvalidPartsError(InvalidRequestError):
+class _InvalidPartsError(HttpError):
     """As many parts as are wrong, of which the first ones are listed."""
 
     def __init__(self, wrong: Sequence[Mapping[str, Any]]) -> None:
@@ -303,7 +230,7 @@ class _InvalidPartsError(InvalidRequestError):
         first = self.parts[0]
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         where = f"{first['in']} {first['at']}".rstrip()
-        super().__init__(f"{where}: {first['detail']}{more}")
+        super().__init__("invalid-request", f"{where}: {first['detail']}{more}")
 
 
 def _ours(error: BaseException) -> BaseException:
@@ -311,17 +238,13 @@ def _ours(error: BaseException) -> BaseException:
     if isinstance(error, RequestValidationError):
         return _InvalidPartsError(error.errors())
     if isinstance(error, HTTPException) and error.status_code < INTERNAL.status:
-        made = _OF_STATUS.get(error.status_code, OtherHttpError)
+        code = _CODES.get(error.status_code, "bad-request")
         detail = _DETAILS.get(error.status_code, str(error.detail))
-        return made(detail, hint=_HINTS.get(error.status_code), headers=error.headers)
+        return HttpError(code, detail, hint=_HINTS.get(error.status_code), headers=error.headers)
     return error
 
 
-_OF_STATUS: Final[Mapping[int, type[HttpError]]] = {
-    404: NotFoundError,
-    405: MethodNotAllowedError,
-    413: BodyTooLargeError,
-}
+_CODES: Final = {404: "not-found", 405: "method-not-allowed", 413: "body-too-large"}
 _HINTS: Final = {404: "/ has the pages, /docs lists the paths of the API"}
 _DETAILS: Final = {404: "there is nothing at this path", 405: "this path does not support the method"}
 
@@ -362,7 +285,7 @@ def list_problems() -> dict[str, list[dict[str, object]]]:
 def get_problem(code: str) -> dict[str, object]:
     """Return what the ``type`` of a problem stands for; needs no token."""
     if code not in BY_CODE:
-        raise NotFoundError(f"there is no kind of problem {code[:100]!r}")
+        raise HttpError("not-found", f"there is no kind of problem {code[:100]!r}")
     return _as_document(BY_CODE[code])
 
 

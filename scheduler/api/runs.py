@@ -17,7 +17,7 @@ from resnap.scheduler.api.auth import Operator, Serving, Viewer
 from resnap.scheduler.api.bodies import ReplayBody, asked_by, body_of
 from resnap.scheduler.api.events import LARGEST_ID, event_stream
 from resnap.scheduler.api.paging import Paging, TaggedRoute
-from resnap.scheduler.api.problems import ConflictError, KeyReusedError, NotFoundError, problems
+from resnap.scheduler.api.problems import HttpError, problems
 from resnap.scheduler.api.request_context import context_in
 from resnap.scheduler.api.responses import RunAnswer, RunPartition, RunPartitionsAnswer, RunsAnswer
 from resnap.scheduler.job.contract import Door, PartitionState, Verb, verbs_of_service
@@ -70,7 +70,7 @@ class Submission:
                 answer whatever has changed since.
 
         Raises:
-            KeyReusedError: the key came with another request before.
+            HttpError: the key came with another request before.
             QueueFullError: no more runs are taken for now.
             QuotaExceededError: the principal is to wait.
 
@@ -92,11 +92,11 @@ class Submission:
         return self._accepted(run)
 
     def _earlier_run(self, key: str, fingerprint: str) -> Run | None:
-        """Return the run that a key has made, if it is kept; raises KeyReusedError if it came with another request."""
+        """Return the run that a key has made, if it is kept; raises HttpError if it came with another request."""
         query = "SELECT run_id, fingerprint FROM idempotency_keys WHERE principal = ? AND key = ?"
         known = self.services.database.row(query, (self.who.name, key))
         if known is not None and known["fingerprint"] != fingerprint:
-            raise KeyReusedError(f"Idempotency-Key {key[:100]!r} came with another request before")
+            raise HttpError("idempotency-key-reused", f"Idempotency-Key {key[:100]!r} came with another request before")
         return None if known is None else self.services.history.get(known["run_id"])
 
     def _once(self, key: str, fingerprint: str, charge: Callable[[], object], submit: Callable[[], Run]) -> Run:
@@ -169,12 +169,12 @@ def found_run(services: Services, run_id: str) -> Run:
     """Return a run.
 
     Raises:
-        NotFoundError: there is none of this id.
+        HttpError: there is none of this id.
 
     """
     run = services.history.get(run_id)
     if run is None:
-        raise NotFoundError(f"there is no run {run_id}")
+        raise HttpError("not-found", f"there is no run {run_id}")
     return run
 
 
@@ -252,7 +252,7 @@ def cancel_run(services: Serving, _: Operator, run_id: RunId) -> RunAnswer:
     """Cancel a run: it ends at its next report, or does not begin; finished work is kept."""
     run = found_run(services, run_id)
     if not services.worker.cancel(run_id):
-        raise ConflictError(f"run {run_id} is over: {run.state}")
+        raise HttpError("conflict", f"run {run_id} is over: {run.state}")
     return RunAnswer.model_validate(found_run(services, run_id))
 
 
@@ -267,7 +267,7 @@ def retry_run(submission: Submitting, run_id: RunId) -> RunAnswer:
     services = submission.services
     run = found_run(services, run_id)
     if not run.state.is_final or run.state is RunState.SUCCEEDED:
-        raise ConflictError(f"run {run_id} has not failed: {run.state}")
+        raise HttpError("conflict", f"run {run_id} has not failed: {run.state}")
     asked = run.request
     if run.state is RunState.PARTIALLY_FAILED and asked.plan is None:
         asked = replace(asked, partitions=_failed_partitions(services, run) or asked.partitions)

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Path, Query
 
 from resnap.scheduler.api.auth import Admin, Serving, Viewer
 from resnap.scheduler.api.paging import Paging, TaggedRoute
-from resnap.scheduler.api.problems import NotFoundError, problems
+from resnap.scheduler.api.problems import HttpError, problems
 from resnap.scheduler.api.responses import AuditAnswer, AuditEntryAnswer, RunAnswer, ScheduleAnswer, SchedulesAnswer
 from resnap.scheduler.api.runs import TAKEN, Submitting
 from resnap.scheduler.service.schedules import ScheduleView, origin_of
@@ -57,7 +57,7 @@ def run_schedule(submission: Submitting, name: Name) -> RunAnswer:
 def _view_of(services: Services, name: str) -> ScheduleView:
     view = services.schedules.get(name)
     if view is None:
-        raise NotFoundError(f"there is no schedule {name[:100]!r}")
+        raise HttpError("not-found", f"there is no schedule {name[:100]!r}")
     return view
 
 

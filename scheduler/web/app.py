@@ -25,7 +25,7 @@ from resnap.scheduler.api import fleet, partitions, plans, probes, problems, run
 from resnap.scheduler.api.auth import identified_if_known
 from resnap.scheduler.api.events import EventFeeds
 from resnap.scheduler.api.middleware import LOGIN_PATH, audit_changes, count_requests, refuse_unroutable, with_headers
-from resnap.scheduler.api.problems import KINDS, InvalidRequestError, MethodNotAllowedError, error_response
+from resnap.scheduler.api.problems import BY_CODE, HttpError, error_response
 from resnap.scheduler.api.service import audit, schedules
 from resnap.scheduler.settings.values import did_you_mean
 from resnap.scheduler.web import login, overview, producers, rendering
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """Asks for replays of producer state, watches them, and says partition by partition whether tiering can
 be turned on yet. Rows are those of the shell command's JSON."""
-METHOD_NOT_ALLOWED: Final = KINDS[MethodNotAllowedError].status
+METHOD_NOT_ALLOWED: Final = BY_CODE["method-not-allowed"].status
 
 
 def create_app(services: Services, version: str) -> FastAPI:
@@ -95,9 +95,8 @@ async def _no_other_parameters(request: Request) -> None:
     known = set(_parameters(request.scope["route"].dependant))
     for name in request.query_params:
         if name not in known:
-            raise InvalidRequestError(
-                f"query {name[:100]}: there is no such parameter", hint=did_you_mean(name[:100], known)
-            )
+            what = f"query {name[:100]}: there is no such parameter"
+            raise HttpError("invalid-request", what, hint=did_you_mean(name[:100], known))
 
 
 def _parameters(dependant: Dependant) -> Iterator[str]:

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from resnap.scheduler.api.problems import NotFoundError
+from resnap.scheduler.api.problems import HttpError
 from resnap.scheduler.output.answer import MOST_NAMED
 from resnap.scheduler.output.progress import PHASES
 from resnap.scheduler.web import words
@@ -53,7 +53,7 @@ def get_static(request: Request, name: str) -> Response:
     """Return a file without a token, since the sign-in form needs it, too; at its own ``url`` it never changes."""
     asset = ASSETS.get(name)
     if asset is None:
-        raise NotFoundError("there is no such file")
+        raise HttpError("not-found", "there is no such file")
     kept = "public, max-age=31536000, immutable" if asset.url.endswith(f"?{request.url.query}") else "no-cache"
     return Response(asset.data, media_type=asset.media_type, headers={"Cache-Control": kept})
 

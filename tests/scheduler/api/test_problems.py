@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from resnap.scheduler.access import roles as access_errors
 from resnap.scheduler.api.auth import Operator, Viewer  # noqa: TC001 - FastAPI looks them up
-from resnap.scheduler.api.problems import BY_CODE, KINDS, MEDIA_TYPE, HttpError, NotFoundError, kind_of, problems
+from resnap.scheduler.api.problems import BY_CODE, KINDS, MEDIA_TYPE, HttpError, kind_of, problems
 from resnap.scheduler.state.database import StateError
 from resnap.scheduler.telemetry.logs import set_up
 from resnap.storage import errors
@@ -54,7 +54,7 @@ def get_thing(thing_id: str, who: Viewer, limit: int = 1) -> dict[str, object]:
         raise StoreUnavailableError("busy", retry_after_s=2.5)
     if thing_id == "secret":
         raise StoreAccessError(f"s3://AKIAIOSFODNN7EXAMPLE:abc/def@bucket/prefix, {SECRET}")
-    raise NotFoundError(f"no thing {thing_id!r} among {limit}")
+    raise HttpError("not-found", f"no thing {thing_id!r} among {limit}")
 
 
 @router.post("", status_code=201)
@@ -204,7 +204,7 @@ def test_what_is_answered_is_what_the_description_says_a_problem_is(service: Ser
 
 def test_the_text_has_every_code_and_no_other() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| (\d{3}) \|", API_TEXT.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert {(code, int(status)) for code, status in rows} == {(kind.code, kind.status) for kind in KINDS.values()}
+    assert {(code, int(status)) for code, status in rows} == {(kind.code, kind.status) for kind in KINDS}
 
 
 def test_codes_are_distinguished() -> None:
@@ -229,5 +229,6 @@ def test_no_error_of_ours_is_reported_as_a_mere_failure(error: type[ResnapError]
 def test_the_nearest_class_counts() -> None:
     assert kind_of(FormatError("x", position=1)).code == "unusable-data"
     assert kind_of(StateError("x")).code == "state-unusable"
-    assert kind_of(HttpError("x")).code == "failed"
+    assert kind_of(ResnapError("x")).code == "failed"
+    assert kind_of(HttpError("conflict", "x")).code == "conflict"
     assert kind_of(KeyError("x")).code == "internal-error"
