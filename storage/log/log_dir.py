@@ -106,7 +106,7 @@ class LogDir:
     is_shipped: bool = False
     """Whether it is what Resnap has shipped, to which nothing is added but by shipping."""
     is_kraft: bool = False
-    """Whether its broker runs without ZooKeeper, as ``meta.properties`` says."""
+    """Whether its broker runs without ZooKeeper, or is being migrated, as ``meta.properties`` says."""
     remote: str | None = None
     """URL of the remote storage whose segments its partitions have been joined with."""
 
@@ -176,7 +176,8 @@ class Survey:
             unknown=tuple(self._unknown_paths()),
             clean_shutdown=clean_shutdown,
             problems=tuple(self.problems),
-            is_kraft=meta is not None and meta.version > 0,
+            # A migration from ZooKeeper, and nothing else, leaves version 0 with an id of the directory.
+            is_kraft=meta is not None and (meta.version > 0 or meta.directory_id is not None),
         )
 
     def _unknown_paths(self) -> Iterator[Path]:

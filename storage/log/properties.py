@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 META_PROPERTIES_VERSIONS: Final = ("0", "1")
-"""0: ZooKeeper, where only the version is certain to be there; 1: KRaft, where node and cluster are too."""
+"""0: ZooKeeper, where only the version is certain to be there; 1: KRaft, where node and cluster are too.
+
+A broker that was migrated from ZooKeeper keeps 0, and adds the directory's id. Seen with 3.9.1.
+"""
 
 _WHITE_SPACE = " \t\f"
 # Matches every line whole: the key up to a separator that is not escaped, and all the rest.

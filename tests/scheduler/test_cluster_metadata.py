@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.loading import load_settings
 from resnap.storage.log.names import TopicPartition
 from resnap.tiering.controller.metadata.cluster import ClusterMetadata
-from resnap.tiering.controller.metadata.records import ConfigRecord
+from resnap.tiering.controller.metadata.records import ConfigRecord, ZkMigrationStateRecord
 from resnap.tiering.controller.metadata.writer import open_metadata_log
 from resnap.tiering.judging.inventory import Compaction, CompactionOrigin
 from resnap.tiering.selection import Scope, select
@@ -51,6 +52,31 @@ def test_a_topics_own_policy_says_whether_it_is_compacted(policy: str, compactio
             CompactionOrigin.TOPIC_CONFIGURATION,
         )
     assert found["meta-0-0"].compaction_origin is not CompactionOrigin.TOPIC_CONFIGURATION
+
+
+def test_a_migrated_brokers_partitions_are_stray_once_its_cluster_cannot_return_to_zookeeper(
+    command: Resnap, data: Path
+) -> None:
+    meta = data / "meta.properties"
+    of_kraft = meta.read_text()
+    of_zookeeper = re.sub("version=.*", "version=0", of_kraft.replace("node.id", "broker.id"))
+    unknown = f"version: 0\ntopic_id: {'x' * 21}A\n"
+    (data / "payments-1" / "partition.metadata").write_text(unknown)
+
+    def is_stray() -> bool:
+        (row,) = command("scan", data, "--partition", "payments-1", "--output", "json").document["partitions"]
+        return (row["blocking"] or {}).get("reason") == "stray"
+
+    for text, wanted in (
+        (of_kraft, True), (of_zookeeper, True), (re.sub("directory.id=.*", "", of_zookeeper), False),
+    ):  # fmt: skip
+        meta.write_text(text)
+        assert is_stray() == wanted, text
+    meta.write_text(of_zookeeper)
+    for state, wanted in ((2, False), (1, False), (3, True)):
+        with open_metadata_log(data / "__cluster_metadata-0", leader_id=1, timestamp=1_795_225_690_000) as log:
+            log.append([ZkMigrationStateRecord(zk_migration_state=state)], timestamp=1_795_225_690_001)
+        assert is_stray() == wanted, state
 
 
 def test_a_policy_that_was_removed_says_nothing(data: Path) -> None:

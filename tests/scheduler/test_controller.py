@@ -8,7 +8,12 @@ import pytest
 
 from resnap.storage.log.record import write_data_batch
 from resnap.storage.messages.wire import ZERO_UUID
-from resnap.tiering.controller.metadata.records import ConfigRecord, FeatureLevelRecord, RegisterBrokerRecord
+from resnap.tiering.controller.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    RegisterBrokerRecord,
+    ZkMigrationStateRecord,
+)
 from resnap.tiering.controller.metadata.writer import open_metadata_log
 from tests.scheduler.installed import copied
 from tests.tiering.controller.metadata.metadata_dump import dumped_records
@@ -222,6 +227,30 @@ def test_a_metadata_log_that_was_copied_without_its_log_is_no_false_alarm(
     assert f"{data}/__cluster_metadata-0 has " in ran.err
     assert ".log" in ran.err
     assert "give a whole copy" in ran.err
+
+
+def test_before_a_migration_from_zookeeper_the_metadata_log_answers_nothing(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
+) -> None:
+    data = copied(fixture_set("kafka-2.7.2").data, tmp_path / "data")
+    _metadata_log(data, [1])
+    with open_metadata_log(data / "__cluster_metadata-0", leader_id=1, timestamp=START) as log:
+        log.append([ZkMigrationStateRecord(zk_migration_state=2)], timestamp=START)
+    waits = "the migration from ZooKeeper waits for brokers"
+    refused = [("controller", verb, data) for verb in ("producer-ids", "config", "audit")]
+    refused.append(("export", data, "--to", (tmp_path / "store").as_uri()))
+    for arguments in refused:
+        ran = command(*arguments)
+        assert (ran.code, waits in ran.err, "--bootstrap-server" in ran.err) == (1, True, True), arguments
+    assert not (tmp_path / "store").exists()
+    assert f"Note: {waits}" in command("controller", "image", data).out
+    scanned = command("scan", data)
+    assert (scanned.code, f"the metadata log is not used: {waits}" in scanned.err) == (0, True), scanned.err
+
+    with open_metadata_log(data / "__cluster_metadata-0", leader_id=1, timestamp=START) as log:
+        log.append([ZkMigrationStateRecord(zk_migration_state=1)], timestamp=START)
+    for arguments, code in zip(refused, (0, 0, 13, 0), strict=True):
+        assert command(*arguments).code == code, arguments
 
 
 @pytest.mark.parametrize("verb", ["scan", "check"])

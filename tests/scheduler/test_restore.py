@@ -295,11 +295,14 @@ def test_without_a_topic_id_a_broker_with_zookeeper_gets_its_partitions_and_a_wa
 def test_without_a_topic_id_nothing_is_put_before_a_broker_that_would_set_it_aside(
     command: Resnap, store_without_topic_id: Path, log_dir: Path
 ) -> None:
-    (log_dir / "meta.properties").write_text("version=1\nnode.id=1\n" + cluster_line(log_dir))
-    before, url, topic_id = tree(log_dir), store_without_topic_id.as_uri(), "Hx8dHx8dHx8dHx8dHx8dHw"
-    ran = command("restore", url, "--into", log_dir, *JSON)
-    assert (ran.code, tree(log_dir)) == (2, before)
-    assert "--topic-id payments=ID" in ran.err
+    url, topic_id, of_cluster = store_without_topic_id.as_uri(), "Hx8dHx8dHx8dHx8dHx8dHw", cluster_line(log_dir)
+    migrated = f"version=0\nbroker.id=1\ndirectory.id={topic_id}\n"
+    for meta in ("version=1\nnode.id=1\n", migrated):
+        (log_dir / "meta.properties").write_text(meta + of_cluster)
+        before = tree(log_dir)
+        ran = command("restore", url, "--into", log_dir, *JSON)
+        assert (ran.code, tree(log_dir)) == (2, before), meta
+        assert "--topic-id payments=ID" in ran.err
     for wrong in ("payments", "payments=short", f"other={topic_id}", f"payments={'A' * 22}"):
         assert command("restore", url, "--into", log_dir, "--topic-id", wrong).code == 2
     assert tree(log_dir) == before

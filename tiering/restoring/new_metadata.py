@@ -360,5 +360,6 @@ def _next_id(log_dirs: Sequence[Path], connect: Connect | None) -> int | None:
             return next_producer_id(cluster)
     directory = find_metadata_log(log_dirs)
     with suppress(ResnapError):
-        return None if directory is None else load_image(directory, is_current=True).next_producer_id or 0
+        if directory is not None:
+            return load_image(directory, is_current=True).relying_on(ProducerIdsRecord).next_producer_id or 0
     return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.errors import ResnapError, UsageError
 from resnap.storage.stores.urls import is_store_url
 from resnap.tiering.controller.metadata.folding import TOPIC_TYPES, load_image, load_settings_image
-from resnap.tiering.controller.metadata.image import ResourceType
+from resnap.tiering.controller.metadata.image import MIGRATING, ResourceType
 from resnap.tiering.controller.metadata.log_files import METADATA_PARTITION
 
 if TYPE_CHECKING:
@@ -57,11 +57,11 @@ class ClusterMetadata:
         return {resource.name: values for resource, values in topics.items() if resource.type == ResourceType.TOPIC}
 
     def unknown(self, topic_ids: Collection[str]) -> Collection[str]:
-        """Return those of ``topic_ids`` that no topic of the cluster has; none if nothing is known of its topics."""
+        """Return those of ``topic_ids`` that no topic of the cluster has; none if not all topics are known."""
         unknown: Collection[str] = ()
         for image in (self._ahead, None):  # a topic may have been created since
             self._ahead = image or self._load(load_settings_image)
-            if self._ahead is None:
+            if self._ahead is None or self._ahead.zk_migration_state in MIGRATING:
                 return ()
             unknown = set(topic_ids) - {topic.topic_id for topic in self._ahead.topics.values()}
             if not unknown:

@@ -18,8 +18,10 @@ from resnap.storage.errors import FileGoneError, MetadataLogError, MetadataVersi
 from resnap.tiering.controller.metadata.batches import MetadataBatch, SnapshotHeaderRecord, TornTail
 from resnap.tiering.controller.metadata.fold_records import HANDLERS, FoldState, RecordPosition
 from resnap.tiering.controller.metadata.image import (
+    BEFORE_MIGRATION,
     METADATA_VERSION,
     METADATA_VERSIONS,
+    PRE_MIGRATION,
     MetadataImage,
     MetadataTransaction,
     Note,
@@ -46,6 +48,7 @@ from resnap.tiering.controller.metadata.records import (
     UnfenceBrokerRecord,
     UnknownRecord,
     UnregisterBrokerRecord,
+    ZkMigrationStateRecord,
 )
 
 if TYPE_CHECKING:
@@ -59,7 +62,7 @@ READ_ATTEMPTS: Final = 5
 SETTINGS_TYPES: Final = frozenset({
     BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord, FeatureLevelRecord, ConfigRecord,
     RegisterBrokerRecord, UnregisterBrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord,
-    UnfenceBrokerRecord, TopicRecord, RemoveTopicRecord,
+    UnfenceBrokerRecord, TopicRecord, RemoveTopicRecord, ZkMigrationStateRecord,
 })  # fmt: skip
 """Records with the settings of brokers and topics, and brokers' releases; deleting a topic deletes its settings."""
 TOPIC_TYPES: Final = (TopicRecord, RemoveTopicRecord, PartitionRecord, PartitionChangeRecord)
@@ -178,6 +181,8 @@ class _Folding:
         for (name, tag), records in self._skipped_tags.items():
             text = f"tagged field {tag} of {name}, {UNKNOWN}: {records} skipped"
             self.state.notes.append(Note(offset=None, text=text))
+        if self.state.zk_migration_state == PRE_MIGRATION:
+            self.state.notes.append(Note(offset=None, text=BEFORE_MIGRATION))
         return self.state.image()
 
     def _add(self, record: LoggedRecord, place: RecordPosition) -> None:

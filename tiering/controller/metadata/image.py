@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from resnap.storage.errors import MetadataVersionError
+from resnap.storage.errors import MetadataLogError, MetadataVersionError
 from resnap.storage.kafka_release import Release
 from resnap.tiering.controller.metadata.records import TYPES_BY_MESSAGE
 
@@ -242,6 +242,10 @@ class SkippedRecords:
         )
 
 
+PRE_MIGRATION: Final = 2
+MIGRATING: Final = frozenset({1, PRE_MIGRATION})
+"""``zk_migration_state`` while a cluster may return to ZooKeeper. Source: ``ZkMigrationState``, as from 3.5 on."""
+BEFORE_MIGRATION: Final = "the migration from ZooKeeper waits for brokers: topics, settings and ids are only there yet"
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """Types and names, such as ``(("user", "a"), ("client-id", None))``; a name of None is the default."""
 
@@ -289,8 +293,14 @@ class MetadataImage:
 
         Raises:
             MetadataVersionError: records of one of these types were skipped.
+            MetadataLogError: the migration from ZooKeeper has yet to write them.
 
         """
+        if messages and self.zk_migration_state == PRE_MIGRATION:
+            raise MetadataLogError(
+                BEFORE_MIGRATION,
+                hint="ask the running cluster (--bootstrap-server, `resnap export-cluster`), or give flags or files",
+            )
         asked = {TYPES_BY_MESSAGE[message].api_key for message in messages}
         for skipped in self.skipped:
             if skipped.api_key in asked:
