@@ -19,14 +19,14 @@ from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.words import some
 from resnap.tiering.broker_releases import destination_releases
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
-from resnap.tiering.installing.installer import Installer, Surveyed, decide
+from resnap.tiering.installing.installer import Installer, decide
 from resnap.tiering.installing.staging_area import StagingArea
 from resnap.tiering.installing.undo import MANIFEST_FILE
 from resnap.tiering.judging.broker_start import unknown_name
 from resnap.tiering.judging.inventory import take_inventory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from resnap.replay.watching import Progress
     from resnap.storage.log.log_dir import LogDir
@@ -88,18 +88,25 @@ class InstallOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installed:
-    """What was, or would be, done in all partitions."""
+    """What was, or would be, done in all partitions of a log dir."""
 
+    log_dir: Path
     partitions: tuple[PartitionInstallation, ...]
-    absent: tuple[TopicPartition, ...] = ()
+    problems: tuple[ResnapError, ...]
+    """Partitions that could not be read, and boundaries of the plan that are not staged."""
+    absent: tuple[TopicPartition, ...]
     """Partitions that are staged, and not in the log dir."""
+    warnings: tuple[str, ...]
     manifest: Path | None = None
     """Undoes it; None where nothing was to be done."""
     error: ResnapError | None = None
     """What ended the run before its end; what was done before stays done."""
-    faults: tuple[ResnapError, ...] = ()
-    """All that went wrong, with that error."""
-    warnings: tuple[str, ...] = ()
+
+    @property
+    def faults(self) -> tuple[ResnapError, ...]:
+        """All that went wrong, with that error."""
+        refusals = (refusal for partition in self.partitions for refusal in _refusals(partition))
+        return (*self.problems, *refusals, *(() if self.error is None else (self.error,)))
 
     @property
     def has_changes(self) -> bool:
@@ -112,13 +119,12 @@ def preview(order: InstallOrder, s3: S3Settings) -> Installed:
 
     What would be done in part counts as that, so that the exit code is that of the run.
     """
-    selection = _select(order, _area(order, s3))
-    result = selection.result(manifest=None, error=None)
+    result = _decide(order, _area(order, s3))
     try:
-        if any(partition.installation.changes for partition in selection.surveyed):
+        if result.has_changes:
             refuse_unwritable(_undo_root(order), _ELSEWHERE)
-        refuse_running(selection.log_dir)
-        shutdown_mark(selection.log_dir)
+        refuse_running(result.log_dir)
+        shutdown_mark(result.log_dir)
     except ResnapError as obstacle:
         warning = f"nothing could be installed now: {obstacle}; {obstacle.hint}"
         return replace(result, warnings=(warning, *result.warnings))
@@ -138,17 +144,16 @@ def install(
     disk = disk or Disk()
     area, undo_root = _area(order, s3), _undo_root(order)
     with lock_stopped_broker(order.log_dir) as mark:
-        selection = _select(order, area)
-        if not any(partition.installation.changes for partition in selection.surveyed):
-            return selection.result(manifest=None, error=None)
+        decided = _decide(order, area)
+        if not decided.has_changes:
+            return decided
         refuse_unwritable(undo_root, _ELSEWHERE)
-        installer = Installer(log_dir=selection.log_dir, area=area, disk=disk)
+        installer = Installer(log_dir=decided.log_dir, area=area, disk=disk)
         began_ms = now_ms()
         undo_dir = _new_folder(disk, undo_root, began_ms)
-        installer.write_down(selection.surveyed, mark, undo_dir, now_ms=began_ms)
+        installer.write_down(decided.partitions, mark, undo_dir, now_ms=began_ms)
         on_manifest(undo_dir / MANIFEST_FILE)
-        error = _apply(installer, selection, progress)
-        return selection.result(manifest=undo_dir / MANIFEST_FILE, error=error)
+        return _apply(installer, replace(decided, manifest=undo_dir / MANIFEST_FILE), progress)
 
 
 def _area(order: InstallOrder, s3: S3Settings) -> StagingArea:
@@ -160,37 +165,8 @@ def _area(order: InstallOrder, s3: S3Settings) -> StagingArea:
     return StagingArea(open_store(path.as_uri(), s3))
 
 
-@dataclass(slots=True, kw_only=True)
-class _Chosen:
-    """What of the staged snapshots belongs into the log dir, and what was done with it so far."""
-
-    log_dir: Path
-    surveyed: list[Surveyed]
-    problems: list[ResnapError]
-    """Partitions that could not be read, and boundaries of the plan that are not staged."""
-    absent: tuple[TopicPartition, ...]
-    aside: Mapping[TopicPartition, str]
-    """What is there of absent ones, into which nothing is installed."""
-    unknown: tuple[Path, ...]
-    """What has names with which the broker does not start."""
-
-    def result(self, *, manifest: Path | None, error: ResnapError | None) -> Installed:
-        partitions = tuple(partition.installation for partition in self.surveyed)
-        refusals = (refusal for partition in partitions for refusal in _refusals(partition))
-        return Installed(
-            partitions=partitions,
-            absent=self.absent,
-            manifest=manifest,
-            error=error,
-            faults=(*self.problems, *refusals, *(() if error is None else (error,))),
-            warnings=(
-                *(f"{key} is staged, but not in the log dir{self.aside.get(key, '')}" for key in self.absent),
-                *(unknown_name(path).text for path in self.unknown),
-            ),
-        )
-
-
-def _select(order: InstallOrder, area: StagingArea) -> _Chosen:
+def _decide(order: InstallOrder, area: StagingArea) -> Installed:
+    """Return what of the staged snapshots is to be installed; nothing is written."""
     staged = {key: offsets for key, found in area.offsets().items() if (offsets := order.wanted(key, found))}
     if not staged:
         raise UsageError(f"{order.staged} has no snapshot of any selected topic",
@@ -209,7 +185,7 @@ def _select(order: InstallOrder, area: StagingArea) -> _Chosen:
         found_aside = next((aside[key] for key in staged if key in aside), "")
         raise UsageError(f"{given} has none of the partitions in {order.staged}{found_aside}",
                          hint="give the log dir that the snapshots were made from")  # fmt: skip
-    surveyed: list[Surveyed] = []
+    partitions: list[PartitionInstallation] = []
     problems = [problem.error for problem in inventory.problems]
     for found in inventory.partitions:
         key = found.partition.topic_partition
@@ -218,18 +194,19 @@ def _select(order: InstallOrder, area: StagingArea) -> _Chosen:
             problems.append(_not_staged(order.staged, key, absent))
         releases = partial(destination_releases, order.kafka_version, str(log_dir.path), log_dir.broker_id)
         try:
-            decided = decide(found, offsets, area, order.asked, releases)
+            partitions.append(decide(found, offsets, area, order.asked, releases))
         except LogDirError as error:
             problems.append(error)
-        else:
-            surveyed.append(Surveyed(inventory=found, installation=decided))
-    return _Chosen(
+    absent_keys = tuple(key for key in staged if key not in there and key not in unread)
+    return Installed(
         log_dir=Path(str(log_dir.path)),
-        surveyed=surveyed,
-        problems=problems,
-        absent=tuple(key for key in staged if key not in there and key not in unread),
-        aside=aside,
-        unknown=log_dir.unknown,
+        partitions=tuple(partitions),
+        problems=tuple(problems),
+        absent=absent_keys,
+        warnings=(
+            *(f"{key} is staged, but not in the log dir{aside.get(key, '')}" for key in absent_keys),
+            *(unknown_name(path).text for path in log_dir.unknown),
+        ),
     )
 
 
@@ -244,12 +221,13 @@ def _aside(log_dir: LogDir) -> dict[TopicPartition, str]:
     }
 
 
-def _apply(installer: Installer, selection: _Chosen, progress: Progress) -> ResnapError | None:
-    """Make the changes; mark those that an error prevented, and return that error."""
-    changes = [change for partition in selection.surveyed for change in partition.installation.changes]
+def _apply(installer: Installer, decided: Installed, progress: Progress) -> Installed:
+    """Make the changes; mark those that an error prevented, and note that error."""
+    changes = [change for partition in decided.partitions for change in partition.changes]
     progress.expect(len(changes), sum(change.size_bytes for change in changes))
     error: ResnapError | None = None
-    for index, surveyed in enumerate(selection.surveyed):
+    partitions = []
+    for partition in decided.partitions:
         made: set[tuple[FileKind, int]] = set()
 
         def done(decision: Decision, made: set[tuple[FileKind, int]] = made) -> None:
@@ -258,17 +236,17 @@ def _apply(installer: Installer, selection: _Chosen, progress: Progress) -> Resn
 
         if error is None:
             try:
-                installer.apply(surveyed, done)
+                installer.apply(partition, done)
             except ResnapError as failed:
                 error = failed
         decisions = tuple(
             replace(decision, outcome=Outcome.NOT_REACHED)
             if decision.is_change and (decision.kind, decision.offset) not in made
             else decision
-            for decision in surveyed.installation.decisions
+            for decision in partition.decisions
         )
-        selection.surveyed[index] = replace(surveyed, installation=replace(surveyed.installation, decisions=decisions))
-    return error
+        partitions.append(replace(partition, decisions=decisions))
+    return replace(decided, partitions=tuple(partitions), error=error)
 
 
 def _undo_root(order: InstallOrder) -> Path:
@@ -318,7 +296,7 @@ def _refusals(installation: PartitionInstallation) -> Iterator[ResnapError]:
             refused.setdefault(decision.outcome, []).append(decision)
     for outcome, decisions in refused.items():
         offsets = ", ".join(str(decision.offset) for decision in decisions[:3]) + (", ..." if decisions[3:] else "")
-        what = f"{installation.topic_partition}: {outcome}: not installed at {offsets}: {decisions[0].detail}"
+        what = f"{installation.directory.topic_partition}: {outcome}: not installed at {offsets}: {decisions[0].detail}"
         kind = _REFUSED_AS.get(outcome, LogDirError)
         yield kind(what, hint=decisions[0].hint)
 

@@ -182,7 +182,7 @@ class InstallView(View["Reported[Installed]"]):
         for partition in self._result.partitions:
             outcomes = Counter(decision.outcome for decision in partition.decisions)
             yield {
-                **identity(partition.topic_partition),
+                **identity(partition.directory.topic_partition),
                 **_counts(partition.decisions),
                 "why": [f"{outcome} ({number})" for outcome, number in outcomes.items() if outcome in _WORTH_SAYING],
                 "snapshots": [row_of(DecisionRow, decision) for decision in partition.decisions],

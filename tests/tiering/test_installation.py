@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from resnap.storage.log.log_dir import load_partition_dir
-from resnap.storage.log.names import TopicPartition
 from resnap.tiering.installing.installation import (
     CHANGES,
     HINTS,
@@ -107,10 +106,10 @@ def test_an_empty_file_at_the_log_end_goes_only_with_entries_below_it_and_on_req
     assert not aside([Decision(offset=30, outcome=Outcome.STALE, entries=1)])
 
 
-def test_changes_are_made_from_the_highest_offset_down_and_the_log_end_goes_last() -> None:
+def test_changes_are_made_from_the_highest_offset_down_and_the_log_end_goes_last(tmp_path: Path) -> None:
     aside = Decision(offset=35, outcome=Outcome.SET_ASIDE)
     decisions = (*installs(10, 30), Decision(offset=20, outcome=Outcome.STALE), aside)
-    installation = PartitionInstallation(topic_partition=TopicPartition("payments", 0), decisions=decisions)
+    installation = PartitionInstallation(directory=a_directory(tmp_path, {}).partition, decisions=decisions)
     assert [change.offset for change in installation.changes] == [30, 10, 35]
 
 

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.log.names import FileKind
+from resnap.storage.log.names import FileKind, segment_name
 from resnap.storage.sources.files import PLAIN
 from resnap.tiering.judging.broker_start import broker_start
 from resnap.tiering.judging.inventory import SnapshotState
@@ -27,7 +28,7 @@ from resnap.tiering.judging.refusal import Reason
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from resnap.storage.log.names import TopicPartition
+    from resnap.storage.log.partition_dir import PartitionDir
     from resnap.tiering.judging.inventory import BoundaryStatus, PartitionInventory
 
 
@@ -146,9 +147,14 @@ class Decision:
 class PartitionInstallation:
     """The decisions on the staged snapshots of one partition."""
 
-    topic_partition: TopicPartition
+    directory: PartitionDir
+    """As the log dir has it."""
     decisions: tuple[Decision, ...]
     """By offset."""
+
+    def path(self, decision: Decision) -> Path:
+        """Return the path of the file that ``decision`` concerns."""
+        return Path(str(self.directory.path)) / segment_name(decision.offset, decision.kind.value)
 
     @property
     def changes(self) -> tuple[Decision, ...]:

@@ -85,18 +85,18 @@ def decide(
 
     """
     offsets = list(offsets)
-    topic_partition = inventory.partition.topic_partition
+    directory = inventory.partition
     inventory = with_beginning(inventory)
     if inventory.log_end is not None and inventory.log_end.offset in offsets:
         inventory = with_log_end(inventory)
-    fingerprint, without = _fingerprint(area, topic_partition)
-    staged = _Staged(topic_partition, inventory, area, fingerprint, asked)
+    fingerprint, without = _fingerprint(area, directory.topic_partition)
+    staged = _Staged(directory.topic_partition, inventory, area, fingerprint, asked)
     decisions = [staged.compare(one) for one in decisions_beside(offsets, inventory, asked) if staged.counts(one)]
     indexes = list(staged.indexes())
     broken = broken_directory(inventory, [index.offset for index in indexes if index.is_change])
     if broken is not None:
         refused = tuple(refuse_all([*decisions, *indexes], *broken))
-        return PartitionInstallation(topic_partition=topic_partition, decisions=refused)
+        return PartitionInstallation(directory=directory, decisions=refused)
     if fingerprint is None:
         fitting = refuse_all([*decisions, *indexes], Outcome.NO_FINGERPRINT, without)
     else:
@@ -105,7 +105,7 @@ def decide(
     decisions = with_tail_judged(fitting[: len(decisions)], inventory)
     aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
     every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
-    return PartitionInstallation(topic_partition=topic_partition, decisions=every)
+    return PartitionInstallation(directory=directory, decisions=every)
 
 
 def _fingerprint(area: StagingArea, topic_partition: TopicPartition) -> tuple[Fingerprint | None, str]:
@@ -291,18 +291,6 @@ def _path(inventory: PartitionInventory, offset: int, kind: FileKind = FileKind.
     return Path(str(inventory.partition.path)) / segment_name(offset, kind.value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surveyed:
-    """One partition, and the decisions on its staged files."""
-
-    inventory: PartitionInventory
-    installation: PartitionInstallation
-
-    def path(self, decision: Decision) -> Path:
-        """Return the path of the file that ``decision`` concerns."""
-        return _path(self.inventory, decision.offset, decision.kind)
-
-
 KEPT_MODE: Final = 0o644
 
 
@@ -315,7 +303,7 @@ class Installer:
     disk: Disk
 
     def write_down(
-        self, surveyed: Sequence[Surveyed], mark: ShutdownMark, undo_dir: Path, *, now_ms: int
+        self, partitions: Sequence[PartitionInstallation], mark: ShutdownMark, undo_dir: Path, *, now_ms: int
     ) -> UndoManifest:
         """Copy the bytes that will be replaced, then write the manifest, into the empty ``undo_dir``, durably.
 
@@ -324,12 +312,11 @@ class Installer:
 
         """
         changes = [
-            self._change(partition, decision, undo_dir)
-            for partition in surveyed
-            for decision in partition.installation.changes
+            self._change(partition.path(decision), decision, undo_dir)
+            for partition in partitions
+            for decision in partition.changes
         ]
-        changing = [partition.inventory.partition for partition in surveyed if partition.installation.changes]
-        folders = [Path(str(partition.path)) for partition in changing]
+        folders = [Path(str(partition.directory.path)) for partition in partitions if partition.changes]
         manifest = UndoManifest(
             log_dir=str(self.log_dir),
             made_at_ms=now_ms,
@@ -340,8 +327,7 @@ class Installer:
         write_file(self.disk, undo_dir / MANIFEST_FILE, [write_manifest(manifest)], _attributes_of_saved(undo_dir))
         return manifest
 
-    def _change(self, surveyed: Surveyed, decision: Decision, undo_dir: Path) -> FileChange:
-        path = surveyed.path(decision)
+    def _change(self, path: Path, decision: Decision, undo_dir: Path) -> FileChange:
         if path.is_symlink():
             raise LogDirError(f"{path} is a symbolic link, expected a file of the broker or none",
                               hint="put the file there that the link names, or remove the link")  # fmt: skip
@@ -358,7 +344,7 @@ class Installer:
             new = FileDigest(size_bytes=decision.size_bytes, sha256=decision.sha256)
         return FileChange(place=place, old=old, new=new)
 
-    def apply(self, surveyed: Surveyed, done: Callable[[Decision], None]) -> None:
+    def apply(self, partition: PartitionInstallation, done: Callable[[Decision], None]) -> None:
         """Make the changes of one partition; ``done`` is called for each.
 
         Raises:
@@ -366,15 +352,15 @@ class Installer:
             StoreError, VerificationError: a staged file can no longer be read, or has changed.
 
         """
-        for decision in surveyed.installation.changes:
+        for decision in partition.changes:
             if decision.outcome is Outcome.SET_ASIDE:
-                remove_file(self.disk, surveyed.path(decision))
+                remove_file(self.disk, partition.path(decision))
             else:
-                self._put(surveyed, decision, replace(attributes_of(_segment_of(surveyed, decision)), mtime_ns=None))
+                self._put(partition, decision, replace(attributes_of(_segment_of(partition, decision)), mtime_ns=None))
             done(decision)
 
-    def _put(self, surveyed: Surveyed, decision: Decision, attributes: FileAttributes) -> None:
-        path, topic_partition = surveyed.path(decision), surveyed.installation.topic_partition
+    def _put(self, partition: PartitionInstallation, decision: Decision, attributes: FileAttributes) -> None:
+        path, topic_partition = partition.path(decision), partition.directory.topic_partition
         if decision.outcome is Outcome.INSTALLED and digest_of_file(path) is not None:
             hint = "another process changes the log dir despite its lock: find out which, then run again"
             raise LogDirError(f"{path} was created meanwhile", hint=hint)
@@ -383,9 +369,9 @@ class Installer:
         write_file(self.disk, path, _as_decided(chunks, decision, locator), attributes)
 
 
-def _segment_of(surveyed: Surveyed, decision: Decision) -> Path:
+def _segment_of(partition: PartitionInstallation, decision: Decision) -> Path:
     """Return the log whose owner and mode a new file gets: of the segment below a snapshot, or of an index."""
-    segments = surveyed.inventory.partition.segments
+    segments = partition.directory.segments
     is_index = decision.kind is FileKind.TXNINDEX
     below = (segment for segment in reversed(segments) if segment.base_offset < decision.offset + is_index)
     return Path(next(below, segments[0]).path)
