@@ -77,9 +77,9 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
     for info in store.list():
         layout = brokers_layout(info.key)
         one = None if layout is None else layout.brokers_object(info.key)
-        if one is not None:
+        if layout is not None and one is not None:
             objects = listed[SegmentPlace(one.topic_id, one.partition, one.segment_id)]
-            objects.insert(0 if one.makes_visible else len(objects), info)
+            objects.insert(0 if one.suffix == layout.visible_by else len(objects), info)
     if not listed:  # a mistyped path is not made, as asking for the store's clock would
         return BrokersGarbage((), listed=0, younger=0)
     before_ms, younger, found = store_clock_ms(store) - older_than_ms, 0, []

@@ -26,7 +26,7 @@ from resnap.storage.errors import (
     UsageError,
     VerificationError,
 )
-from resnap.storage.layouts.segments import RightParts
+from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.log.producer_snapshot import read_snapshot_array
 from resnap.storage.sources.files import GONE
 from resnap.storage.stores.urls import open_store
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.watching import Progress
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.log.indexes import AbortedTxn
     from resnap.storage.log.names import TopicPartition
     from resnap.storage.stores.protocol import ObjectStore
@@ -360,11 +361,11 @@ class PartRepair:
         """
         manifest_key = self._manifests[key]
         facts = self.check.manifests[manifest_key]
-        parts = RightParts(
-            snapshot=None if made is None else made.body,
-            transactions=None if index is None else index.body,
-            origin=None if made is None else made.origin,
-        )
+        bodies = {
+            ObjectKind.SNAPSHOT: None if made is None else made.body,
+            ObjectKind.TXN_INDEX: None if index is None else index.body,
+        }
+        parts = {kind: body for kind, body in bodies.items() if body is not None}
         repair = SegmentRepair(
             manifest_key=manifest_key,
             base_offset=facts.base_offset,
@@ -374,7 +375,7 @@ class PartRepair:
         )
         self._proven.append(repair)
         try:
-            is_written = self._write(partition, repair, parts)
+            is_written = self._write(partition, repair, parts, None if made is None else made.origin)
         except LockedError as error:
             if not any(
                 isinstance(failure, LockedError) for failure in partition.failures
@@ -398,11 +399,17 @@ class PartRepair:
                     "consumers still get its aborted records; consumers of a restored log do not"
                 )
 
-    def _write(self, partition: RepairedPartition, repair: SegmentRepair, parts: RightParts) -> bool:
+    def _write(
+        self,
+        partition: RepairedPartition,
+        repair: SegmentRepair,
+        parts: Mapping[ObjectKind, bytes],
+        origin: SnapshotOrigin | None,
+    ) -> bool:
         """Replace the parts; return False if they were replaced already; a dry run returns True."""
         store, keys = self.check.part.store, self.check.planner.engine.reading.sources.keys
         versions = Versions(store=store)
-        rewritten = self.check.part.layout.replacements(versions.body, repair.manifest_key, parts, keys)
+        rewritten = self.check.part.layout.replacements(versions.body, repair.manifest_key, parts, origin, keys)
         if self._replacer is None:
             return True
         topic_partition = partition.topic_partition

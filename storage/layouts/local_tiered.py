@@ -35,15 +35,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
 from resnap.storage.layouts.segments import (
-    BrokersObject,
     Listing,
     ManifestRecords,
     Rewritten,
     SegmentFiles,
+    SegmentKey,
     StoredManifest,
     check_key_length,
     folder_above,
     known_topic_id,
+    parsed_key,
 )
 from resnap.storage.layouts.stored_log import (
     ListedSegment,
@@ -56,7 +57,7 @@ from resnap.storage.layouts.stored_log import (
 from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.indexes import OFFSET_ENTRY, OffsetIndexEntry
 from resnap.storage.log.log_dir import Incomplete
-from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS, StorePath, TopicPartition
+from resnap.storage.log.names import OFFSET_DIGITS, StorePath, TopicPartition
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2, RecordBatchHeader
 from resnap.storage.messages.wire import uuid_text
 from resnap.storage.stores.ranged_reader import ranged_reader
@@ -67,8 +68,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from resnap.storage.encryption import KeyRing
-    from resnap.storage.layouts.manifest import Manifest
-    from resnap.storage.layouts.segments import NewSegment, RightParts
+    from resnap.storage.layouts.manifest import Manifest, SnapshotOrigin
+    from resnap.storage.layouts.segments import NewSegment
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -89,41 +90,16 @@ _KINDS: Final = {extension: kind for kind, extension in EXTENSIONS.items()}
 _UUID: Final = "[A-Za-z0-9_-]{22}"
 _KEY = re.compile(
     rf"(?:.*/)?(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>0|[1-9][0-9]{{0,9}})-(?P<topic_id>{_UUID})"
-    rf"/(?P<base_offset>[0-9]{{{OFFSET_DIGITS}}})-(?P<segment_id>{_UUID})\.(?P<extension>[a-z_]+)"
+    rf"/(?P<base_offset>[0-9]{{{OFFSET_DIGITS}}})-(?P<segment_id>{_UUID})\.(?P<suffix>{'|'.join(EXTENSIONS.values())})"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalTieredKey:
-    """An object key of this layout, taken apart."""
-
-    topic: str
-    partition: int
-    topic_id: str
-    base_offset: int
-    segment_id: str
-    """In Kafka's base64 form."""
-    kind: ObjectKind
-
-    @property
-    def key(self) -> str:
-        """The key itself."""
-        directory = f"{ROOT}/{self.topic}-{self.partition}-{self.topic_id}"
-        return f"{directory}/{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{EXTENSIONS[self.kind]}"
 
 
 def object_key(
     topic_partition: TopicPartition, topic_id: str, base_offset: int, segment_id: UUID | str, kind: ObjectKind
 ) -> str:
     """Return the key of one object of a segment, relative to ``rsm.config.dir``."""
-    return LocalTieredKey(
-        topic=topic_partition.topic,
-        partition=topic_partition.partition,
-        topic_id=topic_id,
-        base_offset=base_offset,
-        segment_id=segment_id if isinstance(segment_id, str) else uuid_text(segment_id.bytes),
-        kind=kind,
-    ).key
+    segment_id = segment_id if isinstance(segment_id, str) else uuid_text(segment_id.bytes)
+    return f"{ROOT}/{topic_partition}-{topic_id}/{base_offset:0{OFFSET_DIGITS}d}-{segment_id}.{EXTENSIONS[kind]}"
 
 
 def log_key(
@@ -138,23 +114,10 @@ def log_key(
     return object_key(topic_partition, topic_id, base_offset, remote_id, ObjectKind.LOG)
 
 
-def parse_key(key: str) -> LocalTieredKey | None:
+def parse_key(key: str) -> SegmentKey | None:
     """Return the parts of a key of this layout, seen from any folder; None for any other key."""
     match = _KEY.fullmatch(key)
-    kind = _KINDS.get(match["extension"]) if match else None
-    if match is None or kind is None:
-        return None
-    partition, base_offset = int(match["partition"]), int(match["base_offset"])
-    if partition > MAX_PARTITION or base_offset > MAX_OFFSET:
-        return None
-    return LocalTieredKey(
-        topic=match["topic"],
-        partition=partition,
-        topic_id=match["topic_id"],
-        base_offset=base_offset,
-        segment_id=match["segment_id"],
-        kind=kind,
-    )
+    return match and parsed_key(SegmentKey, match, suffix=_KINDS[match["suffix"]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +168,7 @@ def _folder(key: str) -> str | None:
 def _begins(keys: Iterable[str]) -> list[int]:
     """Return the base offsets of the segments whose logs are in ``keys``."""
     parsed = map(parse_key, keys)
-    return [key.base_offset for key in parsed if key is not None and key.kind is ObjectKind.LOG]
+    return [key.base_offset for key in parsed if key is not None and key.suffix == ObjectKind.LOG]
 
 
 HINT: Final = "`resnap remote status LOG_DIR --store URL` shows which segments the brokers know"
@@ -242,9 +205,9 @@ def tiered_segments(
         if key is None or not (topics is None or topics(TopicPartition(key.topic, key.partition))):
             continue
         place = TopicPartition(key.topic, key.partition)
-        stem = info.key.removesuffix(f".{EXTENSIONS[key.kind]}")
+        stem = info.key.rpartition(".")[0]
         one = TieredSegment(place, key.topic_id, key.base_offset, key.segment_id, {})
-        found.setdefault(stem, one).infos[key.kind] = info
+        found.setdefault(stem, one).infos[ObjectKind(key.suffix)] = info
     whole = [segment for segment in found.values() if segment.infos.keys() >= NEEDED]
     begun = {segment.begins_at for segment in whole}
     last: dict[tuple[TopicPartition, str], int] = {}
@@ -392,7 +355,9 @@ class LocalTiered:
     remedy_when_verified: str = REMEDY
     needed_parts: frozenset[str] = NEEDED
     """All but the transaction index."""
+    visible_by: str = ObjectKind.LOG
     log_key = staticmethod(log_key)
+    brokers_object = staticmethod(parse_key)
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` belongs to a segment, seen from the brokers' folder or from above it."""
@@ -444,27 +409,13 @@ class LocalTiered:
         self,
         read: Callable[[str], bytes],  # noqa: ARG002 - objects are replaced whole
         manifest_key: str,
-        parts: RightParts,
+        parts: Mapping[ObjectKind, bytes],
+        origin: SnapshotOrigin | None,  # noqa: ARG002
         key_ring: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
         """Return the objects as brokers read them, each replacing the old one."""
         stem = manifest_key.removesuffix(EXTENSIONS[ObjectKind.LOG])
-        return Rewritten(tuple((f"{stem}{EXTENSIONS[kind]}", body) for kind, body in parts.bodies().items()))
-
-    def brokers_object(self, key: str) -> BrokersObject | None:
-        """Return which segment an object belongs to, seen from any folder."""
-        found = parse_key(key)
-        if found is None:
-            return None
-        return BrokersObject(
-            found.topic_id,
-            found.partition,
-            found.base_offset,
-            found.segment_id,
-            part=found.kind,
-            stem=None,
-            makes_visible=found.kind is ObjectKind.LOG,
-        )
+        return Rewritten(tuple((f"{stem}{EXTENSIONS[kind]}", body) for kind, body in parts.items()))
 
 
 def key_for_brokers(segment: NewSegment, segment_id: UUID, kind: ObjectKind) -> str:

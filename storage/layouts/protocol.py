@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.encryption import KeyRing
+    from resnap.storage.layouts.manifest import ObjectKind, SnapshotOrigin
     from resnap.storage.layouts.segments import (
-        BrokersObject,
         Deletion,
         Listing,
         ManifestRecords,
         NewSegment,
         Rewritten,
-        RightParts,
         SegmentIdentity,
+        SegmentKey,
         SegmentNeeds,
         SegmentObjects,
         ShippedSegment,
@@ -123,10 +123,16 @@ class Tiered(Protocol):
         ...
 
     def replacements(
-        self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
+        self,
+        read: Callable[[str], bytes],
+        manifest_key: str,
+        parts: Mapping[ObjectKind, bytes],
+        origin: SnapshotOrigin | None,
+        key_ring: KeyRing,
     ) -> Rewritten:
         """Return the objects with which ``parts`` replace those of a segment; ``read`` reads stored objects.
 
+        ``origin`` is where a new snapshot comes from. A new transaction index has no bytes where nothing was aborted.
         If the layout stores the parts in more than one object, a reader with the existing manifest finds the old parts
         until the last object is written.
 
@@ -143,7 +149,12 @@ class Tiered(Protocol):
         """The objects without which brokers cannot read a segment; none where they read nothing."""
         ...
 
-    def brokers_object(self, key: str) -> BrokersObject | None:
+    @property
+    def visible_by(self) -> str:
+        """The object by which readers that know no metadata take a segment of brokers for complete."""
+        ...
+
+    def brokers_object(self, key: str) -> SegmentKey | None:
         """Return which segment an object belongs to; None if brokers do not read it in this layout."""
         ...
 

@@ -6,14 +6,16 @@ Where a manifest has no field for the origin of a snapshot, an object records it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError
 from resnap.storage.json_values import checked_json, parse_json_object
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind, SnapshotOrigin, origin_from, origin_record
+from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.disk import FileDigest
@@ -117,6 +119,38 @@ class SegmentObjects:
     manifest_key: str
     manifest: bytes
     """Last of all: it makes the segment visible."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentKey:
+    """The key of an object of a segment, taken apart."""
+
+    topic: str
+    """As the key has it."""
+    topic_id: str
+    partition: int
+    base_offset: int
+    segment_id: str
+    """In the layout's own form; where brokers read it, in Kafka's base64 form."""
+    suffix: str
+    """What the object holds, in the layout's own words."""
+
+    @property
+    def stem(self) -> str | None:
+        """The key without suffix, if it is announced to brokers; it may be under any prefix then."""
+        return None
+
+
+_K = TypeVar("_K", bound=SegmentKey)
+
+
+def parsed_key(kind: type[_K], match: re.Match[str] | None, **instead: str) -> _K | None:
+    """Return the key whose parts ``match`` names, or ``instead``; None where Kafka has no such numbers."""
+    if match is None:
+        return None
+    parts: dict[str, Any] = match.groupdict() | instead
+    parts["partition"], parts["base_offset"] = int(match["partition"]), int(match["base_offset"])
+    return kind(**parts) if parts["partition"] <= MAX_PARTITION and parts["base_offset"] <= MAX_OFFSET else None
 
 
 class SegmentIdentity(NamedTuple):
@@ -249,22 +283,6 @@ class Deletion(NamedTuple):
     """Where a tombstone is written first; None where nothing could name it later."""
 
 
-class RightParts(NamedTuple):
-    """Correct parts that are to replace wrong ones of a stored segment."""
-
-    snapshot: bytes | None
-    """None if the existing one stays."""
-    transactions: bytes | None
-    """Its transaction index, of no bytes where nothing was aborted; None likewise."""
-    origin: SnapshotOrigin | None
-    """Where the snapshot comes from; None where it stays."""
-
-    def bodies(self) -> dict[ObjectKind, bytes]:
-        """Return the bodies to write, by kind."""
-        parts = {ObjectKind.SNAPSHOT: self.snapshot, ObjectKind.TXN_INDEX: self.transactions}
-        return {kind: body for kind, body in parts.items() if body is not None}
-
-
 class Rewritten(NamedTuple):
     """The objects with which correct parts replace wrong ones."""
 
@@ -272,22 +290,6 @@ class Rewritten(NamedTuple):
     """Keys and bodies, in the order in which they are written: what makes the new parts visible comes last."""
     replaced: tuple[str, ...] = ()
     """Keys of what nothing names any more then."""
-
-
-class BrokersObject(NamedTuple):
-    """An object of a segment that brokers read, identified by its key alone."""
-
-    topic_id: str
-    partition: int
-    base_offset: int
-    segment_id: str
-    """In Kafka's form."""
-    part: str
-    """What it holds, in the layout's own words."""
-    stem: str | None
-    """Its key without suffix, if it is announced to brokers; it may be under any prefix then."""
-    makes_visible: bool
-    """Whether readers that know no metadata take the segment for complete by it."""
 
 
 def check_key_length(key: str, segment: NewSegment) -> None:

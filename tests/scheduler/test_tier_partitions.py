@@ -49,7 +49,7 @@ def at_logs(monkeypatch: pytest.MonkeyPatch) -> AtLogs:
         def put(store: LocalObjectStore, key: str, *given: Any, **named: Any) -> None:
             parsed = parse_key(key)
             assert parsed is not None
-            if parsed.extension == "log":
+            if parsed.suffix == "log":
                 partition = TopicPartition(parsed.topic, parsed.partition)
                 around(partition, lambda: put_stream(store, key, *given, **named))
             else:

@@ -205,7 +205,7 @@ def manifest_keys(store: ObjectStore) -> list[str]:
 def is_manifest(key: str) -> bool:
     """Whether ``key`` is that of a manifest."""
     parsed = parse_key(key)
-    return parsed is not None and parsed.extension == MANIFEST_EXTENSION
+    return parsed is not None and parsed.suffix == MANIFEST_EXTENSION
 
 
 def check_objects(store: ObjectStore, manifest: Manifest) -> None:

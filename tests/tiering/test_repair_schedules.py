@@ -22,7 +22,6 @@ from resnap.storage.layouts.aiven.manifest import INDEX_NAMES
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_aiven
 from resnap.storage.layouts.flat.keys import segment_of_manifest
 from resnap.storage.layouts.manifest import ObjectKind, read_manifest, without_claim
-from resnap.storage.layouts.segments import RightParts
 from resnap.storage.sources.registry import layout_in, layout_named
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.storage.stores.protocol import check_etag
@@ -191,8 +190,7 @@ class Scene:
         for key in keys:
             if self.parts(store, key) != PARTS:
                 versions = Versions(store=store)
-                parts = RightParts(PARTS[ObjectKind.SNAPSHOT], PARTS[ObjectKind.TXN_INDEX], ORIGIN)
-                rewritten = self.layout.replacements(versions.body, key, parts, NO_KEYS)
+                rewritten = self.layout.replacements(versions.body, key, PARTS, ORIGIN, NO_KEYS)
                 record = Replacements(manifest_key=key, lease="l", topic="t", partition=0, base_offset=0, changes=())
                 replacer.replace(record, rewritten, versions)
 

@@ -17,7 +17,6 @@ from resnap.storage.layouts.aiven.manifest import INDEX_NAMES
 from resnap.storage.layouts.aiven.manifest import read_manifest as read_aiven
 from resnap.storage.layouts.local_tiered import object_key as brokers_key
 from resnap.storage.layouts.manifest import ObjectKind, SnapshotHow, SnapshotOrigin, read_manifest, write_manifest
-from resnap.storage.layouts.segments import RightParts
 from resnap.storage.log.checkpoints import LeaderEpoch
 from resnap.storage.log.indexes import AbortedTxn, write_transaction_index
 from resnap.storage.log.names import TopicPartition
@@ -145,8 +144,7 @@ class Case:
         self.replacer = Replacer(store=self.store, run="run-1", is_conditional=True)
 
     def replacements(self, versions: Versions) -> Rewritten:
-        parts = RightParts(PARTS[ObjectKind.SNAPSHOT], PARTS[ObjectKind.TXN_INDEX], ORIGIN)
-        return self.layout.replacements(versions.body, self.key, parts, NO_KEYS)
+        return self.layout.replacements(versions.body, self.key, PARTS, ORIGIN, NO_KEYS)
 
     def replace(self) -> Replacements | None:
         versions = Versions(store=self.store)

@@ -130,7 +130,7 @@ def test_a_manifest_states_what_the_segment_is_and_where_it_comes_from(cargo: Ca
     manifest = the_manifest(memory_store)
     key = parse_key(shipped.manifest_key)
     assert key is not None
-    assert (key.segment_id, key.base_offset, key.partition) == (manifest.segment_id, cargo.base_offset, 0)
+    assert (key.segment_id, key.base_offset, key.partition) == (str(manifest.segment_id), cargo.base_offset, 0)
     assert (manifest.topic, manifest.partition, manifest.topic_id) == ("payments", 0, cargo.provenance.topic_id)
     assert (manifest.cluster_id, manifest.broker_id) == (cargo.provenance.cluster_id, 1)
     assert manifest.log_directory == str(cargo.path.parent.parent)

@@ -153,7 +153,7 @@ def stored_segments(listed: Iterable[ObjectInfo]) -> dict[SegmentPlace, StoredSe
             continue
         place = SegmentPlace(one.topic_id, one.partition, one.segment_id)
         stored = found.setdefault(place, StoredSegment(layout))
-        stored.objects.add(one.part)
+        stored.objects.add(one.suffix)
         stored.stems |= {one.stem} if one.stem is not None else set()
         stored.size_bytes += info.size_bytes
     return found

@@ -54,7 +54,6 @@ from resnap.storage.layouts.aiven.pieces import (
 )
 from resnap.storage.layouts.manifest import ObjectKind, random_blanks
 from resnap.storage.layouts.segments import (
-    BrokersObject,
     Deletion,
     ManifestRecords,
     NewObject,
@@ -75,7 +74,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from resnap.storage.encryption import KeyRing, SegmentCipher, WrappedKey
-    from resnap.storage.layouts.segments import Listing, NewSegment, RightParts, SegmentFile, StoredManifest
+    from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.segments import Listing, NewSegment, SegmentFile, StoredManifest
     from resnap.storage.log.log_dir import LogDir
     from resnap.storage.log.partition_dir import PartitionDir
     from resnap.storage.stores.protocol import ObjectInfo, ObjectStore
@@ -111,11 +111,13 @@ class Aiven:
     """As a broker would have shipped them."""
     needed_parts: frozenset[str] = frozenset({members.LOG, members.INDEXES, members.MANIFEST})
     """All three objects of the plugin."""
+    visible_by: str = members.MANIFEST
     needs: SegmentNeeds = _NEEDS
     has_digests: bool = False
     """Those of the plugin have none."""
     remedy: str = REMEDY
     remedy_when_verified: str = REMEDY
+    brokers_object = staticmethod(members.parse_key)
 
     def __post_init__(self) -> None:
         """Check the key prefix.
@@ -261,32 +263,21 @@ class Aiven:
         )
 
     def replacements(
-        self, read: Callable[[str], bytes], manifest_key: str, parts: RightParts, key_ring: KeyRing
+        self,
+        read: Callable[[str], bytes],
+        manifest_key: str,
+        parts: Mapping[ObjectKind, bytes],
+        origin: SnapshotOrigin | None,
+        key_ring: KeyRing,
     ) -> Rewritten:
         """Return the indexes with the new ones appended to the stored ones, the origin, and the manifest."""
         beside = members.parse_own_key(manifest_key).beside(members.INDEXES)
         with in_file(manifest_key):
-            indexes, manifest = with_indexes(read(manifest_key), read(beside), parts.bodies(), key_ring)
+            indexes, manifest = with_indexes(read(manifest_key), read(beside), parts, key_ring)
         if manifest == read(manifest_key):
             return Rewritten(())
-        origin = () if parts.origin is None else ((origin_key(manifest_key), write_origin(parts.origin)),)
-        return Rewritten(((beside, indexes), *origin, (manifest_key, manifest)))
-
-    def brokers_object(self, key: str) -> BrokersObject | None:
-        """Return which segment an object belongs to, under any key prefix."""
-        found = members.parse_key(key)
-        if found is None:
-            return None
-        stem = key.removesuffix(f".{found.suffix}")
-        return BrokersObject(
-            found.topic_id,
-            found.partition,
-            found.base_offset,
-            found.segment_id,
-            part=found.suffix,
-            stem=stem,
-            makes_visible=found.suffix == members.MANIFEST,
-        )
+        origins = () if origin is None else ((origin_key(manifest_key), write_origin(origin)),)
+        return Rewritten(((beside, indexes), *origins, (manifest_key, manifest)))
 
     def unnamed_objects(self, store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed:  # noqa: ARG002 - keys show it
         """Return the snapshot origins of deleted segments; all other objects are for brokers to delete."""

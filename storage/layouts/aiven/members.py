@@ -36,7 +36,8 @@ from resnap.storage.encryption import OVERHEAD_BYTES
 from resnap.storage.errors import FormatError, in_file
 from resnap.storage.layouts.aiven.manifest import INDEX_NAMES
 from resnap.storage.layouts.aiven.pieces import original_piece
-from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from resnap.storage.layouts.segments import SegmentKey, parsed_key
+from resnap.storage.log.names import OFFSET_DIGITS
 from resnap.storage.messages.wire import uuid_text
 
 if TYPE_CHECKING:
@@ -65,17 +66,11 @@ _EXTENSION: Final = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AivenKey:
+class AivenKey(SegmentKey):
     """An object key of this layout, taken apart."""
 
     prefix: str = ""
     """What is before the topic, up to the last slash: a prefix without one looks like part of the topic."""
-    topic: str
-    topic_id: str
-    partition: int
-    base_offset: int
-    segment_id: str
-    suffix: str
 
     @property
     def key(self) -> str:
@@ -84,7 +79,12 @@ class AivenKey:
 
     def beside(self, suffix: str) -> str:
         """Return the key of the object with ``suffix`` of the same segment."""
-        return f"{self.folder}{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{suffix}"
+        return f"{self.stem}.{suffix}"
+
+    @property
+    def stem(self) -> str:
+        """The key without suffix."""
+        return f"{self.folder}{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}"
 
     @property
     def folder(self) -> str:
@@ -94,21 +94,7 @@ class AivenKey:
 
 def parse_key(key: str) -> AivenKey | None:
     """Return the parts of a key that the plugin could have made, None for any other key."""
-    match = _KEY.fullmatch(key)
-    if not match:
-        return None
-    partition, base_offset = int(match["partition"]), int(match["base_offset"])
-    if partition > MAX_PARTITION or base_offset > MAX_OFFSET:
-        return None
-    return AivenKey(
-        prefix=match["prefix"],
-        topic=match["topic"],
-        topic_id=match["topic_id"],
-        partition=partition,
-        base_offset=base_offset,
-        segment_id=match["segment_id"],
-        suffix=match["suffix"],
-    )
+    return parsed_key(AivenKey, _KEY.fullmatch(key))
 
 
 def parse_own_key(key: str) -> AivenKey:

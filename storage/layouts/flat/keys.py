@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
-from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, OFFSET_DIGITS
+from resnap.storage.layouts.segments import SegmentKey, parsed_key
+from resnap.storage.log.names import OFFSET_DIGITS
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES, UNKNOWN, key_part
 
 if TYPE_CHECKING:
@@ -36,29 +37,23 @@ _KEY = re.compile(
     rf"(?P<cluster>{_PART})/(?P<topic>{_PART})/(?P<topic_id>{_PART})/(?P<partition>0|[1-9][0-9]{{0,9}})"
     rf"/(?P<base_offset>[0-9]{{{OFFSET_DIGITS}}})"
     r"-(?P<segment_id>[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
-    r"\.(?P<extension>[a-z-]+)"
+    rf"\.(?P<suffix>{'|'.join(sorted(EXTENSIONS))})"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlatKey:
+class FlatKey(SegmentKey):
     """An object key of this layout, taken apart.
 
     Cluster, topic and topic id are as the key has them (``key_part``): the whole of a long name is in the manifest.
     """
 
     cluster: str
-    topic: str
-    topic_id: str
-    partition: int
-    base_offset: int
-    segment_id: UUID
-    extension: str
 
     @property
     def key(self) -> str:
         """The key itself."""
-        return f"{self.folder}{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{self.extension}"
+        return f"{self.folder}{self.base_offset:0{OFFSET_DIGITS}d}-{self.segment_id}.{self.suffix}"
 
     @property
     def folder(self) -> str:
@@ -111,8 +106,8 @@ def object_key(
         topic_id=key_part(topic_id),
         partition=partition,
         base_offset=base_offset,
-        segment_id=segment_id,
-        extension=extension,
+        segment_id=str(segment_id),
+        suffix=extension,
     ).key
 
 
@@ -132,24 +127,11 @@ def folders(cluster_id: str | None, topic: str, topic_id: str | None, partition:
 
 def parse_key(key: str) -> FlatKey | None:
     """Return the parts of a key that this layout could have made, None for any other key."""
-    match = _KEY.fullmatch(key)
-    if not match or match["extension"] not in EXTENSIONS:
+    found = parsed_key(FlatKey, _KEY.fullmatch(key))
+    if found is None:
         return None
-    parts = match["cluster"], match["topic"], match["topic_id"]
-    if any(len(part) > MAX_KEY_PART_BYTES or part in {".", ".."} for part in parts):
-        return None
-    partition, base_offset = int(match["partition"]), int(match["base_offset"])
-    if partition > MAX_PARTITION or base_offset > MAX_OFFSET:
-        return None
-    return FlatKey(
-        cluster=parts[0],
-        topic=parts[1],
-        topic_id=parts[2],
-        partition=partition,
-        base_offset=base_offset,
-        segment_id=UUID(match["segment_id"]),
-        extension=match["extension"],
-    )
+    parts = found.cluster, found.topic, found.topic_id
+    return None if any(len(part) > MAX_KEY_PART_BYTES or part in {".", ".."} for part in parts) else found
 
 
 def is_tombstone(info: ObjectInfo) -> bool:
@@ -160,4 +142,4 @@ def is_tombstone(info: ObjectInfo) -> bool:
 def segment_of_manifest(info: ObjectInfo) -> FlatKey | None:
     """Return which segment the manifest ``info`` belongs to; None for any other object, and for a tombstone."""
     place = parse_key(info.key)
-    return place if place and place.extension == MANIFEST_EXTENSION and not is_tombstone(info) else None
+    return place if place and place.suffix == MANIFEST_EXTENSION and not is_tombstone(info) else None

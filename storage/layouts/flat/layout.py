@@ -54,10 +54,10 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from resnap.storage.encryption import KeyRing
+    from resnap.storage.layouts.manifest import SnapshotOrigin
     from resnap.storage.layouts.segments import (
-        BrokersObject,
         NewSegment,
-        RightParts,
+        SegmentKey,
         StoredManifest,
     )
     from resnap.storage.log.log_dir import LogDir
@@ -92,6 +92,7 @@ class Flat:
     folders: int = 4
     needed_parts: frozenset[str] = frozenset()
     """None: what brokers read of it they find as in ``LocalTiered``."""
+    visible_by: str = ""
     is_plain_copy: bool = False
     may_overlap: bool = True
     """Readers take one chain."""
@@ -137,7 +138,8 @@ class Flat:
         self,
         read: Callable[[str], bytes],
         manifest_key: str,
-        parts: RightParts,
+        parts: Mapping[ObjectKind, bytes],
+        origin: SnapshotOrigin | None,
         key_ring: KeyRing,  # noqa: ARG002
     ) -> Rewritten:
         """Return new objects beside the manifest, or replacing the old ones beside a log elsewhere, and the manifest.
@@ -148,16 +150,15 @@ class Flat:
         with in_file(manifest_key):
             manifest = read_manifest(read(manifest_key))
         objects = {part.kind: part for part in manifest.objects}
-        bodies = {kind: body for kind, body in parts.bodies().items() if not _names(objects.get(kind), body)}
-        named = [(objects[kind].key, body) for kind, body in parts.bodies().items() if kind not in bodies]
+        bodies = {kind: body for kind, body in parts.items() if not _names(objects.get(kind), body)}
+        named = [(objects[kind].key, body) for kind, body in parts.items() if kind not in bodies]
         if not bodies:
             return Rewritten(tuple(named))
         place = _keys_of_new(manifest, manifest_key, bodies)
         replaced = tuple(objects[kind].key for kind in bodies if kind in objects and objects[kind].key != place[kind])
         objects |= {kind: _entry(kind, place[kind], body) for kind, body in bodies.items()}
         ordered = tuple(objects[kind] for kind in ObjectKind if kind in objects)
-        origin = parts.origin or manifest.snapshot_origin
-        body = write_manifest(replace(manifest, objects=ordered, snapshot_origin=origin))
+        body = write_manifest(replace(manifest, objects=ordered, snapshot_origin=origin or manifest.snapshot_origin))
         writes = ((place[kind], body) for kind, body in bodies.items())
         return Rewritten((*named, *writes, (manifest_key, body)), replaced)
 
@@ -231,7 +232,7 @@ class Flat:
             is_replaceable=manifest.log.key.startswith(key.removesuffix(keys.MANIFEST_EXTENSION)),
         )
 
-    def brokers_object(self, key: str) -> BrokersObject | None:  # noqa: ARG002
+    def brokers_object(self, key: str) -> SegmentKey | None:  # noqa: ARG002
         """Return None: brokers do not read these keys."""
         return None
 
@@ -243,7 +244,7 @@ class Flat:
         return Deletion(
             beside=(place.folder,),
             lease=f"{place.cluster}/{place.topic}/{place.partition}",
-            manifest_key=replace(place, extension=keys.MANIFEST_EXTENSION).key,
+            manifest_key=replace(place, suffix=keys.MANIFEST_EXTENSION).key,
         )
 
     def is_tombstone(self, info: ObjectInfo) -> bool:
@@ -259,8 +260,8 @@ def _keys_of_new(manifest: Manifest, manifest_key: str, bodies: Mapping[ObjectKi
     log, place = manifest.log.key, keys.parse_key(manifest_key)
     if place is None or not log.startswith(manifest_key.removesuffix(keys.MANIFEST_EXTENSION)):
         return {kind: f"{log.removesuffix(ObjectKind.LOG)}{kind}" for kind in bodies}
-    once = uuid5(keys.SEGMENT_ID_NAMESPACE, secrets.token_hex())
-    return {kind: replace(place, segment_id=once, extension=kind).key for kind in bodies}
+    once = str(uuid5(keys.SEGMENT_ID_NAMESPACE, secrets.token_hex()))
+    return {kind: replace(place, segment_id=once, suffix=kind).key for kind in bodies}
 
 
 def _names(entry: ManifestObject | None, body: bytes) -> bool:

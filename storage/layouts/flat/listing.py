@@ -76,7 +76,7 @@ def topic_ids_of(store: ObjectStore, keys: Iterable[str]) -> Callable[[FlatKey],
     by_topic: dict[tuple[str, str], dict[str, list[str]]] = {}
     for key in keys:
         place = parse_key(key)
-        if place is not None and place.extension == MANIFEST_EXTENSION:
+        if place is not None and place.suffix == MANIFEST_EXTENSION:
             by_topic.setdefault((place.cluster, place.topic), {}).setdefault(place.topic_id, []).append(key)
     owners = {
         topic: _owner_without_id(store, {topic_id: [_place(key) for key in of_id] for topic_id, of_id in ids.items()})
@@ -147,7 +147,7 @@ def _read_stored(store: ObjectStore, topic_id_of: Callable[[FlatKey], str], key:
     facts, topic_id = manifest.facts, topic_id_of(place)
     if facts.topic_id is None and topic_id != UNKNOWN:
         facts = replace(facts, topic_id=topic_id)
-    if place.segment_id != manifest.segment_id:
+    if place.segment_id != str(manifest.segment_id):
         strange = f"{key}: holds the manifest of the segment {manifest.segment_id}"
         return StoredManifest(key=key, facts=facts, size_bytes=0, problems=(strange,))
     size = sum(entry.size_bytes for entry in manifest.objects)
@@ -169,10 +169,10 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
         parsed = None if is_tombstone(info) else parse_key(info.key)
         if parsed is None or not ("=" in parsed.topic or wants(parsed.topic)):
             continue
-        if parsed.extension == MANIFEST_EXTENSION:
+        if parsed.suffix == MANIFEST_EXTENSION:
             manifests[info.key] = info
         else:
-            beside = replace(parsed, extension=MANIFEST_EXTENSION).key
+            beside = replace(parsed, suffix=MANIFEST_EXTENSION).key
             sizes[beside] = sizes.get(beside, 0) + info.size_bytes
     topic_id_of = topic_ids_of(store, manifests)
     if within:
@@ -218,7 +218,7 @@ def unnamed_objects(store: ObjectStore, listed: Sequence[ObjectInfo]) -> Unnamed
             for info in listed
             if info.key not in named
             and (place := parse_key(info.key)) is not None
-            and place.extension != MANIFEST_EXTENSION
+            and place.suffix != MANIFEST_EXTENSION
             and place.folder not in closed
         ),
         unreadable=tuple(found for found in read if isinstance(found, FormatError)),
@@ -331,11 +331,11 @@ def _check_objects(store: ObjectStore, infos: dict[str, ObjectInfo], key: str, m
 def _is_beside(place: FlatKey | None, entry: ManifestObject) -> bool:
     """Whether an object is beside its manifest: under the same id, or under one of its own after a repair."""
     found = parse_key(entry.key)
-    if found is None or place is None or found.extension != entry.kind:
+    if found is None or place is None or found.suffix != entry.kind:
         return False
     is_repaired = entry.kind in _REPLACEABLE
     same = replace(found, segment_id=place.segment_id) if is_repaired else found
-    return replace(same, extension=place.extension) == place
+    return replace(same, suffix=place.suffix) == place
 
 
 def _elsewhere(store: ObjectStore, infos: dict[str, ObjectInfo], key: str) -> ObjectInfo | None:

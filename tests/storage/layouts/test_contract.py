@@ -25,7 +25,6 @@ from resnap.storage.layouts.mirror import Mirror
 from resnap.storage.layouts.segments import (
     NewSegment,
     Provenance,
-    RightParts,
     SegmentFile,
     ShippedMeanwhileError,
     TopicIdUnknownError,
@@ -411,8 +410,9 @@ def test_parts_that_are_rewritten_are_what_readers_find_and_nothing_names_the_ol
     (before,) = read(layout, store).partitions
     sources = Sources()
     kept = {one: sources.read(one) for part in before.segments for one in (part.path, part.sibling("index"))}
-    parts = RightParts(b"right snapshot", b"right index", a_manifest().snapshot_origin)
-    rewritten = layout.replacements(store.get, keys[0], parts, NO_KEYS)
+    parts = {ObjectKind.SNAPSHOT: b"right snapshot", ObjectKind.TXN_INDEX: b"right index"}
+    origin = a_manifest().snapshot_origin
+    rewritten = layout.replacements(store.get, keys[0], parts, origin, NO_KEYS)
     for key, body in rewritten.writes:
         store.put(key, body)
     (after,) = read(layout, store).partitions
@@ -423,7 +423,7 @@ def test_parts_that_are_rewritten_are_what_readers_find_and_nothing_names_the_ol
     for key in rewritten.replaced:
         store.delete(key)
     assert visible(layout, store) == [(0, 10), (10, 25)]
-    assert not layout.replacements(store.get, keys[0], parts, NO_KEYS).replaced
+    assert not layout.replacements(store.get, keys[0], parts, origin, NO_KEYS).replaced
 
 
 def test_what_says_of_a_segment_that_is_gone_is_named_by_nothing(store: ObjectStore) -> None:
@@ -480,7 +480,7 @@ def test_what_brokers_read_is_found_without_a_manifest_of_ours(layout: Tiered, s
     found = [one for info in store.list() if (one := layout.brokers_object(info.key)) is not None]
     assert {(one.topic_id, one.partition, one.base_offset) for one in found} == {(TOPIC_ID, PAYMENTS.partition, 0)}
     assert len({one.segment_id for one in found}) == 1
-    assert {one.part for one in found} >= layout.needed_parts
+    assert {one.suffix for one in found} >= layout.needed_parts
     others = {"notes/readme.txt", *(key for key, _ in writes_of(Flat().objects_of(a_segment(0, 10), store)))}
     assert not any(layout.brokers_object(key) for key in others)
 

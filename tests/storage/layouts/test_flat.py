@@ -92,8 +92,8 @@ def test_every_key_is_portable_and_comes_apart_as_it_was_put_together(fields: di
         topic_id=key_part(fields["topic_id"]),
         partition=fields["partition"],
         base_offset=fields["base_offset"],
-        segment_id=fields["segment_id"],
-        extension=fields["extension"],
+        segment_id=str(fields["segment_id"]),
+        suffix=fields["extension"],
     )
     assert parsed.key == key
     assert key.startswith(topic_prefix(fields["cluster_id"], fields["topic"]))

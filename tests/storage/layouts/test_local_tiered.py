@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.local_tiered import LocalTiered, LocalTieredKey, parse_key
+from resnap.storage.layouts.local_tiered import LocalTiered, object_key, parse_key
 from resnap.storage.layouts.manifest import ObjectKind
+from resnap.storage.layouts.segments import SegmentKey
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
 from resnap.storage.log.indexes import OffsetIndexEntry, write_offset_index
-from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION
+from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, TopicPartition
 from resnap.storage.log.record_batch import RecordBatchHeader, seal
 from resnap.storage.messages.wire import uuid_text
 from resnap.storage.stores.memory import MemoryObjectStore
@@ -25,28 +26,33 @@ if TYPE_CHECKING:
 
 IDS = st.binary(min_size=16, max_size=16).map(uuid_text)
 KEYS = st.builds(
-    LocalTieredKey,
+    SegmentKey,
     topic=st.text("abAZ09._-", min_size=1, max_size=20),
     partition=st.integers(0, MAX_PARTITION),
     topic_id=IDS,
     base_offset=st.integers(0, MAX_OFFSET),
     segment_id=IDS,
-    kind=st.sampled_from(ObjectKind),
+    suffix=st.sampled_from(ObjectKind),
 )
 
 
+def key_of(parts: SegmentKey) -> str:
+    at = TopicPartition(parts.topic, parts.partition)
+    return object_key(at, parts.topic_id, parts.base_offset, parts.segment_id, ObjectKind(parts.suffix))
+
+
 @given(KEYS)
-def test_a_key_is_taken_apart_into_what_it_was_made_of(key: LocalTieredKey) -> None:
-    assert parse_key(key.key) == key
-    assert parse_key(f"some/prefix/{key.key}") == key
+def test_a_key_is_taken_apart_into_what_it_was_made_of(parts: SegmentKey) -> None:
+    assert parse_key(key_of(parts)) == parts
+    assert parse_key(f"some/prefix/{key_of(parts)}") == parts
 
 
 def test_every_file_that_a_broker_left_has_a_key_of_this_layout(fixture_set: Callable[[str], FixtureSet]) -> None:
     remote = fixture_set("kafka-3.9.1-tiered").root / "remote"
     files = [path.relative_to(remote).as_posix() for path in remote.rglob("*") if path.is_file()]
     keys = [parse_key(name) for name in files]
-    assert [key and key.key for key in keys] == files
-    assert {key.kind for key in keys if key} == set(ObjectKind)
+    assert [key and key_of(key) for key in keys] == files
+    assert {key.suffix for key in keys if key} == set(ObjectKind)
 
 
 @pytest.mark.parametrize(
@@ -76,9 +82,7 @@ def a_batch(base: int, end: int) -> bytes:
     return seal(RecordBatchHeader(base, 0, 0, 2, 0, 0, end - base - 1, 0, 0, -1, -1, -1, end - base), b"r" * 20)
 
 
-def tier(
-    store: MemoryObjectStore, *offsets: int, topic_id: str = TOPIC_ID, epoch: int = 0
-) -> dict[ObjectKind, LocalTieredKey]:
+def tier(store: MemoryObjectStore, *offsets: int, topic_id: str = TOPIC_ID, epoch: int = 0) -> dict[ObjectKind, str]:
     """Write a segment as a broker does, with batches from each of ``offsets`` to the next; return its keys."""
     batches = [a_batch(*pair) for pair in pairwise(offsets)]
     position = sum(map(len, batches[:-1]))
@@ -90,14 +94,10 @@ def tier(
         ObjectKind.LEADER_EPOCH_CHECKPOINT: write_leader_epochs([LeaderEpoch(epoch, 0)]),
     }
     segment_id = uuid_text(uuid4().bytes)
-    keys = {
-        kind: LocalTieredKey(
-            topic="payments", partition=3, topic_id=topic_id, base_offset=offsets[0], segment_id=segment_id, kind=kind
-        )
-        for kind in bodies
-    }
+    at = TopicPartition("payments", 3)
+    keys = {kind: object_key(at, topic_id, offsets[0], segment_id, kind) for kind in bodies}
     for kind, body in bodies.items():
-        store.put(keys[kind].key, body)
+        store.put(keys[kind], body)
     return keys
 
 
@@ -126,16 +126,16 @@ def test_segments_without_manifests_are_one_log_whose_ends_are_those_of_their_la
 def test_a_copy_that_is_under_way_is_not_there(store: MemoryObjectStore) -> None:
     tier(store, 0, 10)
     for kind, key in tier(store, 10, 25).items():
-        body = store.get(key.key)
-        store.delete(key.key)
+        body = store.get(key)
+        store.delete(key)
         assert offsets_of(read(store)) == [(0, 10)], kind
-        store.put(key.key, body)
+        store.put(key, body)
     assert offsets_of(read(store)) == [(0, 10), (10, 25)]
 
 
 def test_a_log_that_was_cut_off_is_a_problem_unless_it_was_copied_again(store: MemoryObjectStore) -> None:
     tier(store, 0, 10)
-    log = tier(store, 10, 20, 25)[ObjectKind.LOG].key
+    log = tier(store, 10, 20, 25)[ObjectKind.LOG]
     for length in (1, 80, 120):
         store.put(log, store.get(log)[:-length] if length < 100 else b"")
         (problem,) = read(store).problems
@@ -153,7 +153,7 @@ def test_of_several_segments_the_chain_is_read_that_goes_on_and_a_gap_or_another
     lost = tier(store, 30, 40)
     assert "leave a gap at offset 25" in str(read(store).problems[0].error)
     for key in lost.values():
-        store.delete(key.key)
+        store.delete(key)
     tier(store, 20, 40, epoch=1)
     assert "different leader epochs" in str(read(store).problems[0].error)
 
