@@ -16,17 +16,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from resnap.replay.base_state import NEVER
 from resnap.replay.boundary_state import BoundaryState, harmful, idle_state, in_doubt, may_have_begun_below
 from resnap.replay.comparison import IdleSince, compare
 from resnap.replay.explain import batches_of
 from resnap.replay.kernel.summary import NONE
+from resnap.replay.largest_timestamp import UNREADABLE
 from resnap.replay.results import BoundaryOutcome, BoundaryResult
 from resnap.replay.scan.splits import Anchor, write_state
-from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
 from resnap.storage.sources.files import PLAIN
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
 IdleTimes: TypeAlias = dict[tuple[int, int, int], tuple[int, int]]
 """Since when producers were idle (``IdleSince``), by id, last offset and timestamp of their entries."""
-NEVER: Final = np.iinfo(np.int64).max
 
 
 def begin_at_anchor(plan: PartitionPlan, anchors: Iterable[Anchor]) -> PartitionPlan:
@@ -261,7 +261,7 @@ def _idle_since(
                 batches[producer_id][:0] = found
                 if len({batch.is_marker for batch in batches[producer_id]}) == len((True, False)):
                     left.remove(producer_id)
-    except (LogDirError, ObjectNotFoundError, FormatError):
+    except UNREADABLE:
         batches = {}  # it has gone since it was read: nothing explains these entries
     for producer_id, key in unknown.items():
         known[key] = _idle_times(batches.get(producer_id, []))
@@ -303,7 +303,7 @@ def _existing(locator: str, ids: IdRange | None, sources: Sources) -> tuple[Arra
             parts = snapshot_arrays(read, reader.size_bytes)
             kept = [entries if ids is None else ids.of(entries).copy() for entries in parts]
             written_ms = sources.facts(locator, reader).mtime_ns // 1_000_000
-    except (LogDirError, ObjectNotFoundError, FormatError):
+    except UNREADABLE:
         return None  # the inventory has called it corrupt already, or it went away meanwhile
     # Joining turns numbers into the machine's own byte order.
     entries = np.concatenate(kept).astype(ENTRY_DTYPE) if kept else np.zeros(0, dtype=ENTRY_DTYPE)

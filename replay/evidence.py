@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from resnap.replay.explain import batches_of
-from resnap.replay.largest_timestamp import largest_timestamps
+from resnap.replay.largest_timestamp import UNREADABLE, largest_timestamps
 from resnap.replay.producer_state import no_entry
 from resnap.replay.window import SegmentSpan
-from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.errors import ConfigurationError
 from resnap.storage.log.indexes import AbortedTxn, read_transaction_index
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
 from resnap.storage.packed import pack_all
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from resnap.storage.log.partition_dir import PartitionDir, Segment, SnapshotFile
     from resnap.storage.sources.files import Sources
 
-_UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
 SHOWN_DTYPE: Final = np.dtype([*ENTRY_DTYPE.descr, ("first_seen", ">i8"), ("last_seen", ">i8")])
 """An entry, and the offsets of the first and the last snapshot that have it just so."""
 NOTHING_SHOWN: Final = np.zeros(0, dtype=SHOWN_DTYPE)
@@ -222,7 +221,7 @@ def _aborted_txns(sources: Sources, segment: Segment) -> list[AbortedTxn] | None
         return read_transaction_index(sources.read(segment.sibling("txnindex")))
     except GONE:
         return []
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -237,7 +236,7 @@ def _markers(partition: PartitionDir, aborted: Sequence[AbortedTxn], sources: So
         in_segment.setdefault(max(index, 0), set()).add(txn.producer_id)
     found: dict[AbortedTxn, Batch] = {}
     for index, producer_ids in in_segment.items():
-        with suppress(*_UNREADABLE):
+        with suppress(*UNREADABLE):
             for producer_id, batch in batches_of(_span(partition.segments[index], None), producer_ids, sources):
                 ended = at.get(batch.base_offset)
                 if ended is not None and batch.is_marker and ended.producer_id == producer_id:
@@ -251,7 +250,7 @@ def _entries_of(
     """Return whether a snapshot has entries, those with an open transaction, and those last seen below ``begins``."""
     try:
         entries = read_snapshot_array(sources.read(snapshot.path), snapshot.offset)
-    except (*_UNREADABLE, ConfigurationError):  # the key of a store that is only written to may be elsewhere
+    except (*UNREADABLE, ConfigurationError):  # the key of a store that is only written to may be elsewhere
         return None
     below = _below(entries, begins, snapshot.offset) if begins else NOTHING_SHOWN
     return bool(len(entries)), _open_entries(entries), below

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
 
-_UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
+UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
+"""A file is damaged or gone; a store that fails is no such case."""
 _SLACK_MS: Final = TRANSACTION_MARGIN_MS
 """How far neighbours may be out of order: by so much at least each window begins earlier than it must."""
 _BLOCK_BYTES: Final = 8 << 10
@@ -85,7 +86,7 @@ def largest_timestamp_by_batches(segment: Segment, sources: Sources) -> int | No
         return proven
     try:
         return _by_all_headers(segment, sources)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
 
 
@@ -102,7 +103,7 @@ def proven_largest_timestamp(segment: Segment, sources: Sources) -> int | None:
 def _proven_timestamp(segment: Segment, claim: _Claim, sources: Sources) -> int | None:
     try:
         is_borne_out = claim.entry is not None and _is_confirmed(segment, claim.entry, sources)
-    except _UNREADABLE:
+    except UNREADABLE:
         return None
     return claim.timestamp_ms if is_borne_out else None
 
@@ -119,7 +120,7 @@ def _claim(sources: Sources, segment: Segment) -> _Claim:
         last = last_time_index_entries(read, segment.timeindex_bytes)
     except FormatError:
         return _Claim(None, is_indexed=True, is_odd=True)
-    except _UNREADABLE:
+    except UNREADABLE:
         return _Claim(None)
     if not last:
         return file_time

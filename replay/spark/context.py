@@ -38,6 +38,7 @@ from resnap.replay.spark.failures import (
 from resnap.replay.spark.jvm import JavaRuntime, find_archive, find_java
 from resnap.replay.spark.jvm_output import JvmOutput
 from resnap.replay.spark.settings import (
+    APP_NAME,
     LOOPBACK,
     PROJECT_ROOT,
     SparkSettings,
@@ -147,8 +148,8 @@ def spark_variables(
     }
     if not has_user_name():
         # Hadoop's log-in fails without one; Spark and Hadoop each ask for their own.
-        variables.setdefault("SPARK_USER", settings.app_name)
-        variables.setdefault("HADOOP_USER_NAME", settings.app_name)
+        variables.setdefault("SPARK_USER", APP_NAME)
+        variables.setdefault("HADOOP_USER_NAME", APP_NAME)
     if settings.is_local:
         variables |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": LOOPBACK}
     elif "spark.pyspark.python" in settings.conf:

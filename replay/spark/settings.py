@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 LOOPBACK: Final = "127.0.0.1"
+APP_NAME: Final = "resnap"
+"""The name of a run in the cluster's own pages."""
 PROJECT_ROOT: Final = Path(__file__).absolute().parents[3]
 """The directory that our packages are in: a checkout, or the site directory of an installation."""
 DAEMON: Final = "resnap.replay.spark.daemon"
@@ -58,26 +60,20 @@ class SparkSettings:
 
     Attributes:
         master: a master URL; ``local[*]`` uses the processors that this process may use.
-        app_name: the name of the run in the cluster's own pages.
         driver_memory: heap of the driver's JVM in Java's units; on a local master the tasks live in it too.
-        shuffle_partitions: partitions after a shuffle; ``None`` takes a local master's threads, or Spark's default.
         log_level: log4j's name of the least level that the JVM writes to standard error.
         conf: further Spark properties, which win over the ones set here.
 
     """
 
     master: str = "local[*]"
-    app_name: str = "resnap"
     driver_memory: str = "1g"
-    shuffle_partitions: int | None = None
     log_level: str = "ERROR"
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _MEMORY.fullmatch(self.driver_memory):
             raise ConfigurationError(f"Spark driver memory {self.driver_memory!r}: expected a size such as 1g or 512m")
-        if self.shuffle_partitions is not None and self.shuffle_partitions < 1:
-            raise ConfigurationError(f"Spark shuffle partitions {self.shuffle_partitions}: expected 1 or more")
 
     @property
     def is_local(self) -> bool:
@@ -122,7 +118,7 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
     """Return the Spark properties of a context with its files in ``scratch``; its JVM gets ``java_options``, too."""
     properties = {
         "spark.master": settings.master,
-        "spark.app.name": settings.app_name,
+        "spark.app.name": APP_NAME,
         "spark.driver.memory": settings.driver_memory,
         "spark.driver.defaultJavaOptions": " ".join(
             [_java_options(settings, scratch), *(f'"{_escape(option)}"' for option in java_options)]
@@ -140,8 +136,6 @@ def spark_properties(settings: SparkSettings, scratch: Path, java_options: Seque
     }
     if settings.threads is not None:
         properties |= _local_properties(settings.master, settings.threads)
-    if settings.shuffle_partitions is not None:
-        properties["spark.sql.shuffle.partitions"] = str(settings.shuffle_partitions)
     return properties | dict(settings.conf)
 
 

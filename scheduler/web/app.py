@@ -21,14 +21,14 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from resnap.scheduler.access.roles import UnauthenticatedError
-from resnap.scheduler.api import fleet, partitions, plans, probes, problems, runs
+from resnap.scheduler.api import fleet, partitions, plans, problems, runs
 from resnap.scheduler.api.auth import identified_if_known
 from resnap.scheduler.api.events import EventFeeds
 from resnap.scheduler.api.middleware import LOGIN_PATH, audit_changes, count_requests, refuse_unroutable, with_headers
 from resnap.scheduler.api.problems import BY_CODE, HttpError, error_response
-from resnap.scheduler.api.service import audit, schedules
+from resnap.scheduler.api.service import audit, probes, schedules
 from resnap.scheduler.settings.values import did_you_mean
-from resnap.scheduler.web import login, overview, producers, rendering
+from resnap.scheduler.web import login, overview, rendering
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import runs as run_pages
 from resnap.scheduler.web.pages import opens_page, with_error_pages
@@ -68,10 +68,10 @@ def create_app(services: Services, version: str) -> FastAPI:
 def _all_routes() -> list[BaseRoute]:
     """Return the routes of every service; what their parameters are is found out once, which takes 70 ms."""
     every = APIRouter(generate_unique_id_function=operation_id)
-    every.include_router(probes.router)
+    every.include_router(probes)
     for part in (partitions.router, runs.router, plans.router, schedules, fleet.router, audit):
         every.include_router(part, dependencies=[Depends(_no_other_parameters)])
-    for pages in (login, overview, partition_pages, producers, run_pages, rendering):
+    for pages in (login, overview, partition_pages, run_pages, rendering):
         every.include_router(pages.router)
     return every.routes
 

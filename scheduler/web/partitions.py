@@ -221,23 +221,16 @@ def _explanation_commands(context: PageContext, seen: ScannedPartition, offset: 
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Boundaries from ``first`` to ``last``, shown as the worst of them."""
-
-    first: int
-    last: int
-    word: Word
-    title: str
-
-
 def state_of(boundary: ScannedBoundary) -> str:
     """Return what a boundary is shown as."""
     return MADE if boundary.made else boundary.state
 
 
-def cells(boundaries: Sequence[ScannedBoundary], most: int = MOST_CELLS) -> list[Cell]:
-    """Return at most ``most`` cells, each of as many boundaries as the others; the last may have fewer."""
+def cells(boundaries: Sequence[ScannedBoundary], most: int = MOST_CELLS) -> list[tuple[Word, str]]:
+    """Return at most ``most`` cells with their titles, each of as many boundaries as the others, but for the last.
+
+    A cell is shown as the worst of its boundaries.
+    """
     size = max(1, -(-len(boundaries) // most))
     return [_cell(boundaries[at : at + size]) for at in range(0, len(boundaries), size)]
 
@@ -248,12 +241,12 @@ def spread_of(boundaries: Sequence[ScannedBoundary]) -> str:
     return ", ".join(f"{counts[state]:,} {word.text}" for state, word in BOUNDARIES.items() if counts[state])
 
 
-def _cell(boundaries: Sequence[ScannedBoundary]) -> Cell:
+def _cell(boundaries: Sequence[ScannedBoundary]) -> tuple[Word, str]:
     first, last = boundaries[0].offset, boundaries[-1].offset
     found = set(map(state_of, boundaries))
     word = next(word for state, word in BOUNDARIES.items() if state in found)
     where = f"{first}" if first == last else f"{first} to {last}"
-    return Cell(first=first, last=last, word=word, title=f"{where}: {spread_of(boundaries)}")
+    return word, f"{where}: {spread_of(boundaries)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ Nothing is drawn by a script.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import resources
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -25,37 +24,19 @@ from resnap.storage.words import exact_duration, human_bytes, human_duration, in
 router = APIRouter(include_in_schema=False)
 STATIC_PATH: Final = "/static"
 _TYPES: Final = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
-
-
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """A file that pages ask for: bytes that never change under the address that has their digest."""
-
-    data: bytes
-    media_type: str
-    url: str
-
-
-def _assets() -> Mapping[str, Asset]:
-    found = {}
-    for name, media_type in _TYPES.items():
-        data = resources.files("resnap.scheduler.web").joinpath("static", name).read_bytes()
-        url = f"{STATIC_PATH}/{name}?v={hashlib.sha256(data).hexdigest()[:12]}"
-        found[name] = Asset(data, media_type, url)
-    return found
-
-
-ASSETS: Final = _assets()
+_DATA: Final = {name: resources.files("resnap.scheduler.web").joinpath("static", name).read_bytes() for name in _TYPES}
+"""The files that pages ask for."""
+_URLS: Final = {name: f"{STATIC_PATH}/{name}?v={hashlib.sha256(data).hexdigest()[:12]}" for name, data in _DATA.items()}
+"""Their addresses, which have the digest of the bytes: under such a one they never change."""
 
 
 @router.get(STATIC_PATH + "/{name}")
 def get_static(request: Request, name: str) -> Response:
-    """Return a file without a token, since the sign-in form needs it, too; at its own ``url`` it never changes."""
-    asset = ASSETS.get(name)
-    if asset is None:
+    """Return a file without a token, since the sign-in form needs it, too; with its digest it never changes."""
+    if name not in _TYPES:
         raise HttpError("not-found", "there is no such file")
-    kept = "public, max-age=31536000, immutable" if asset.url.endswith(f"?{request.url.query}") else "no-cache"
-    return Response(asset.data, media_type=asset.media_type, headers={"Cache-Control": kept})
+    kept = "public, max-age=31536000, immutable" if _URLS[name].endswith(f"?{request.url.query}") else "no-cache"
+    return Response(_DATA[name], media_type=_TYPES[name], headers={"Cache-Control": kept})
 
 
 def render(template: str, values: Mapping[str, object]) -> str:
@@ -76,7 +57,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    made.globals.update(asset=lambda name: ASSETS[name].url, words=words, most_named=MOST_NAMED, phases=PHASES)
+    made.globals.update(asset=_URLS.__getitem__, words=words, most_named=MOST_NAMED, phases=PHASES)
     made.filters.update(
         bytes=human_bytes, count=lambda value: f"{value:,}", seconds=human_duration, some=some, span=exact_duration
     )

@@ -57,7 +57,7 @@ with spark_session(SparkSettings(master="local[2]"), os.environ) as session:
         refused = str(error)
 left = {name for name in environment if os.environ.get(name) != environment[name]}
 added = {name for name in os.environ.keys() - environment.keys() if "JAVA" in name or "PYTHON" in name}
-with spark_session(SparkSettings(master="local[1]", shuffle_partitions=5), os.environ) as session:
+with spark_session(SparkSettings(master="local[1]", conf={"spark.sql.shuffle.partitions": "5"}), os.environ) as session:
     again = [session.sparkContext.master, session.conf.get("spark.sql.shuffle.partitions"), len(run(session))]
 print(json.dumps({"first": first, "second": second, "java": java, "jvm status": jvm.poll(), "refused": refused,
                   "changed": sorted(left | added), "path kept": sys.path == path, "again": again,

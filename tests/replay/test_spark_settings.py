@@ -56,11 +56,6 @@ def test_a_driver_memory_that_java_would_not_take_is_refused(memory: str) -> Non
         SparkSettings(driver_memory=memory)
 
 
-def test_less_than_one_shuffle_partition_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="shuffle partitions 0"):
-        SparkSettings(shuffle_partitions=0)
-
-
 def test_loopback_and_quick_compiler_are_for_local_masters_only() -> None:
     local, cluster = spark_properties(SparkSettings(), SCRATCH), spark_properties(CLUSTER, SCRATCH)
     assert local["spark.driver.host"] == local["spark.driver.bindAddress"] == "127.0.0.1"
@@ -81,8 +76,6 @@ def test_a_checkout_is_on_the_python_path_of_workers_and_a_site_directory_is_not
 
 def test_a_cluster_keeps_its_own_shuffle_partitions_by_default() -> None:
     assert "spark.sql.shuffle.partitions" not in spark_properties(CLUSTER, SCRATCH)
-    told = SparkSettings(master="yarn", shuffle_partitions=12)
-    assert spark_properties(told, SCRATCH)["spark.sql.shuffle.partitions"] == "12"
 
 
 def test_the_operators_own_properties_win() -> None:
