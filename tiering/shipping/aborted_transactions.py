@@ -8,7 +8,8 @@ begin with the log, earlier transactions are unknown; an entry that depends on t
 - An aborted transaction without a batch needs no entry: brokers before 2.8 list one with the marker's offset.
 - The last stable offset is the first offset of the oldest transaction of another producer, else the one after the
   marker. A follower appends several batches at once: if no other transaction is open, it may already know the next one,
-  and writes its first offset; old brokers do so even if it is of the same producer.
+  and writes its first offset; old brokers do so even if it is of the same producer. So does a replica that is moved to
+  another disk. A marker without a transaction in between is none, but to brokers before 2.8.
 
 Source: ``ProducerStateManager.lastStableOffset`` and ``completeTxn``, ``LogSegment.updateTxnIndex``.
 """
@@ -81,38 +82,43 @@ class SegmentTransactions:
     _ended: set[int] = field(default_factory=set)
     """Producers that have had a marker."""
     _begun_after: dict[int, list[int]] = field(default_factory=dict)
-    """By the offset of an abort marker at which no other one was open: where the next transaction began, and the next
-    one of another producer."""
+    """By the offset of an abort marker at which no other one was open: where the next transaction began, the next one
+    of another producer, and the next marker without a transaction if that comes first."""
     _waiting: dict[int, list[int]] = field(default_factory=dict)
     """Those markers by their producers, while no other one has begun."""
+    _last_begun: list[int] = field(default_factory=list)
+    """Those after which none has begun, of whichever producer."""
+    _last: list[int] = field(default_factory=list)
+    """Those after which not even a marker without a transaction has come."""
 
     def begin(self, producer_id: int, offset: int) -> None:
         """Add a transactional batch at ``offset``."""
         if producer_id not in self.open:
             self.open[producer_id] = offset
-            self._note_begun(producer_id, offset)
+            self._note_begun(self._last_begun, offset)
+            self._last.clear()
+            for other in [producer for producer in self._waiting if producer != producer_id]:
+                self._note_begun(self._waiting.pop(other), offset)
 
     def end(self, producer_id: int, offset: int, *, is_abort: bool) -> None:
         """Add a marker at ``offset``."""
         first = self.open.pop(producer_id, None)
         if first is None:
-            self._note_begun(producer_id, offset)  # to brokers before 2.8 it begins and ends here
+            self._note_begun(self._last, offset)  # to brokers before 2.8 it begins and ends here, to others it is none
         is_settled = producer_id in self._ended
         if is_abort or not is_settled:
             others = next(iter(self.open.values()), None)
             self.markers.append(_Marker(producer_id, offset, is_abort, first, is_settled, others))
             if is_abort and others is None:
                 self._waiting.setdefault(producer_id, []).append(offset)
+                self._last_begun.append(offset)
+                self._last.append(offset)
         self._ended.add(producer_id)
 
-    def _note_begun(self, producer_id: int, offset: int) -> None:
-        for other in [producer for producer in self._waiting if producer != producer_id]:
-            for marker in self._waiting.pop(other):
-                self._begun_after.setdefault(marker, []).append(offset)
-        for marker in reversed(self._waiting.get(producer_id, ())):
-            if marker in self._begun_after:
-                break
-            self._begun_after[marker] = [offset]
+    def _note_begun(self, markers: list[int], offset: int) -> None:
+        for marker in markers:
+            self._begun_after.setdefault(marker, []).append(offset)
+        markers.clear()
 
     def after(self, before: InheritedTransactions) -> InheritedTransactions:
         """Return the transactions that are open at the end of the segment."""
