@@ -57,7 +57,6 @@ class _KernelScan:
     ) -> None:
         self._reader = reader
         self._split = split
-        self._silence_ms = certain_silence_ms
         self._facts = facts
         self._fold = ProducerFold(certain_silence_ms)
         self._is_above = False
@@ -99,7 +98,6 @@ class _KernelScan:
             self._fold.make_room()
             return
         yield self._fold.finish()._replace(above=self._is_above)
-        self._fold = ProducerFold(self._silence_ms)
 
     def _go_on(self) -> int:
         """Run the compiled loop; return why it stopped."""
@@ -142,7 +140,6 @@ class _KernelScan:
 
     def _pass_high_watermark(self) -> Piece:
         below = self._fold.finish()
-        self._fold = ProducerFold(self._silence_ms)
         self._state["stop_offset"] = hop.NEVER
         self._is_above = True
         return below

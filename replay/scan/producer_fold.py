@@ -68,6 +68,12 @@ class FoldArrays:
             self._clocks = np.concatenate((self._clocks, np.zeros_like(self._clocks)))
             self._point_at("clock", self._clocks)
 
+    def clear(self) -> None:
+        """Forget all rows and clocks, and keep the memory: new memory costs more than what is written to it."""
+        self.state["rows"] = self.state["clocks"] = self.state["events"] = 0
+        self.state["clock_ms"] = NONE
+        self._slots.view(np.int64).fill(kernel.FREE)
+
     def _hold(self) -> None:
         """Give compiled code the addresses of the arrays, and enter the rows again."""
         self._slots = np.full(2 * len(self._rows), kernel.FREE, dtype=np.int64).view(kernel.SLOT_DTYPE)
@@ -94,12 +100,14 @@ class ProducerFold(FoldArrays):
                 self.make_room()
 
     def finish(self, trailing_ms: int = NONE) -> Piece:
-        """Return the summary, with the newest clock after the last event; nothing may be appended after that."""
+        """Return the summary, with the newest clock after the last event; what is appended then begins a new one."""
         kernel.settle_clocks(self.at, trailing_ms)
         rows = self._rows[: len(self)]
         # Indexing by an array is several times slower than ``take``, and so is sorting a column where it is.
         in_order = _words(rows).take(order_of(np.ascontiguousarray(rows["producer_id"])), axis=0)
-        return Piece(in_order.view(SUMMARY_DTYPE).reshape(-1), max(self.clock_ms, trailing_ms))
+        piece = Piece(in_order.view(SUMMARY_DTYPE).reshape(-1), max(self.clock_ms, trailing_ms))
+        self.clear()
+        return piece
 
 
 def order_of(producer_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -231,14 +239,13 @@ def plain_pieces(
         fold.append(lower)
         if len(upper):
             yield fold.finish()
-            fold, is_above = ProducerFold(certain_silence_ms), True
+            is_above = True
             fold.append(upper)
         if len(fold) >= most_producers:
             yield fold.finish()._replace(above=is_above)
-            fold = ProducerFold(certain_silence_ms)
     if split.high_watermark is not None and not is_above:
         yield fold.finish()
-        fold, is_above = ProducerFold(certain_silence_ms), True
+        is_above = True
     yield fold.finish(facts.clock_since_event_ms)._replace(above=is_above)
 
 

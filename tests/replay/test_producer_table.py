@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from resnap.replay.kernel.fold import MANY_SLOTS
 from resnap.replay.kernel.summary import SUMMARY_DTYPE
-from resnap.replay.scan.producer_fold import order_of
+from resnap.replay.scan.producer_fold import ProducerFold, order_of
 from resnap.replay.scan.producer_table import ProducerTable
 from resnap.replay.scan.splits import Piece
 from tests.cases import each
 from tests.examples import examples
-from tests.replay.specification import NOTHING, join, piece_of
+from tests.replay.specification import NOTHING, columns, join, piece_of
 from tests.replay.strategies import EXPIRY, event_lists
 from tests.replay.test_partial_state import cuts
 
@@ -54,6 +54,16 @@ def test_a_table_holds_what_joining_its_pieces_gives(events: list[Event], points
             assert held(table) == contents(joined)
     assert held(table) == contents(joined)
     assert held(table) == contents(joined)
+
+
+@thorough
+@given(events=event_lists(max_events=40), points=st.lists(st.integers(0, 40), max_size=4))
+def test_a_fold_that_has_given_a_piece_begins_anew(events: list[Event], points: list[int]) -> None:
+    fold = ProducerFold(SILENCE_MS)
+    for part in cuts(events, points):
+        rows, trailing_ms = columns(part)
+        fold.append(rows)
+        assert contents(fold.finish(trailing_ms)) == contents(piece_of(part, SILENCE_MS))
 
 
 def many_pieces(seed: int, *, producers: int, pieces: int, share: float) -> list[Piece]:
