@@ -348,7 +348,7 @@ def combine(
     try:
         with Spool() as spool:
             for task, block in blocks:
-                spool.add((task, *block.place), block.body)
+                spool.add((task, *block[:5]), block.body)
             for number, stored in groupby(spool.ordered(), key=lambda block: block.place[0]):
                 of_task = (block._replace(place=block.place[1:]) for block in stored)
                 yield from _combine_task(tasks[number], of_task, sink, reading, size)

@@ -59,21 +59,15 @@ _MULTIPLIERS: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111
 _SHIFTS: Final = (np.uint64(30), np.uint64(27), np.uint64(31))
 
 
-class BlockPosition(NamedTuple):
-    """The position of a block in its run; the order of places is the order of combining."""
+class RunBlock(NamedTuple):
+    """Bytes of a run; its holder knows which run. All before the body is its place: the order of combining."""
 
     segment_index: int
     kind: int
     """``FACTS`` of all parts of a segment come before the ``ROWS`` of any."""
     part: int
-    piece: int = 0
-    number: int = 0
-
-
-class RunBlock(NamedTuple):
-    """Bytes of a run; its holder knows which run."""
-
-    place: BlockPosition
+    piece: int
+    number: int
     body: bytes
 
 
@@ -96,7 +90,7 @@ def divide(block: RunBlock, starts: Sequence[int]) -> Iterator[tuple[int, RunBlo
 
     Facts belong to all of them.
     """
-    if block.place.kind == FACTS:
+    if block.kind == FACTS:
         yield from ((number, block) for number in range(len(starts) + 1))
         return
     rows = rows_of(block.body)
@@ -117,11 +111,11 @@ def summaries(stored: Iterable[Stored]) -> Iterator[SplitSummary]:
         heads: list[SplitSummary] = []
         rows: dict[tuple[int, int], list[Callable[[], bytes]]] = {}
         for block in of_segment:
-            place = BlockPosition(*block.place)
-            if place.kind == FACTS:
+            _, kind, part, piece, _ = block.place
+            if kind == FACTS:
                 heads.append(pickle.loads(block.read()))  # noqa: S301 - written by our own tasks
             else:
-                rows.setdefault((place.part, place.piece), []).append(block.read)
+                rows.setdefault((part, piece), []).append(block.read)
         yield from (replace(head, pieces=_pieces(head, rows)) for head in heads)
 
 
@@ -257,7 +251,7 @@ def scan(
     """
     plans, splits = task
     for index, plan, run in plans:
-        yield index, RunBlock(BlockPosition(BELOW_ALL, FACTS, 0), pickle.dumps((plan, run)))
+        yield index, RunBlock(BELOW_ALL, FACTS, 0, 0, 0, pickle.dumps((plan, run)))
     step = max(1, size // SUMMARY_DTYPE.itemsize)
     for index, split, silence_ms in splits:
         scanned = begin_part(split, silence_ms, reading)
@@ -266,10 +260,10 @@ def scan(
             sample = join(sample, sketch(piece.rows["producer_id"]))
             heads.append(piece._replace(rows=empty()))
             for block, start in enumerate(range(0, len(piece.rows), step)):
-                place = BlockPosition(split.segment_index, ROWS, split.part, number, block)
-                yield index, RunBlock(place, piece.rows[start : start + step].tobytes())
+                body = piece.rows[start : start + step].tobytes()
+                yield index, RunBlock(split.segment_index, ROWS, split.part, number, block, body)
         # The facts are known once all is read; they have the pieces without their rows.
         facts = pickle.dumps(scanned.summary(tuple(heads)))
-        yield index, RunBlock(BlockPosition(split.segment_index, FACTS, split.part), facts)
+        yield index, RunBlock(split.segment_index, FACTS, split.part, 0, 0, facts)
         met({index: sample})
         done(split)

@@ -114,14 +114,14 @@ def test_nothing_leaves_a_scanning_task_but_one_row_for_each_split_and_producer(
     splits: list[int] = []
     for task in pack([(plan, plan.runs[0])], Reading(), slots=2):
         for _, block in scan(task, Reading(), 1_000, met=lambda _: None, done=lambda _: None):
-            if block.place.kind == ROWS:
-                rows += [(block.place.segment_index, pid) for pid in rows_of(block.body)["producer_id"].tolist()]
-            elif block.place.segment_index == BELOW_ALL:
+            if block.kind == ROWS:
+                rows += [(block.segment_index, pid) for pid in rows_of(block.body)["producer_id"].tolist()]
+            elif block.segment_index == BELOW_ALL:
                 assert pickle.loads(block.body)[1] == plan.runs[0]  # noqa: S301 - our own
             else:
                 summary = pickle.loads(block.body)  # noqa: S301 - our own
                 assert not any(len(piece.rows) for piece in summary.pieces)
-                splits.append(block.place.segment_index)
+                splits.append(block.segment_index)
     read = plan.segments[plan.runs[0].start : plan.runs[0].end]
     batches = [(row["segment"], row["producerId"]) for row in plain_rows(Path(one.locator) for one in read)]
     numbers = {segment.base_offset: number for number, segment in enumerate(plan.segments)}
@@ -154,7 +154,7 @@ def test_ranges_divide_the_work(tmp_path: Path) -> None:
         for task in tasks
         for _, block in scan(task, Reading(), 1_000, met=lambda _: None, done=lambda _: None)
         for number, part in divide(block, (10, 30))
-        if part.place.kind == ROWS
+        if part.kind == ROWS
     ]
     held = {number: {pid for at, pids in rows if at == number for pid in pids} for number in range(3)}
     assert held == {0: {*range(10)}, 1: {*range(10, 30)}, 2: {*range(30, 40)}}
