@@ -34,9 +34,9 @@ from resnap.tiering.restoring.new_metadata import (
     Beginning,
     NewCluster,
     begin_cluster,
-    check_beginning,
     exported_state,
     low_producer_ids,
+    new_topics,
 )
 from resnap.tiering.restoring.restoration import (
     Replaced,
@@ -172,7 +172,7 @@ def restore(order: RestoreOrder, work: RestoreWork, report: Callable[[RestoreRep
         highest = run.copy(to_do, stack, report)
         # Begin the new cluster, with the topics that are whole.
         if beginning is not None:
-            report(begin_cluster(beginning, found, run.lost, highest, work.sources))
+            report(begin_cluster(beginning, found, run.lost, highest))
             return
         above = low_producer_ids(max(highest.values(), default=-1), [*run.log_dirs], order.connect)
         report(RestoreNotice(warnings=tuple(above)))
@@ -288,18 +288,16 @@ class _Restoring:
         """Return what a new cluster is made of; raises UsageError where a partition of it would have no replica."""
         order, brokers = self.order, {target.there.broker_id for target in targets}
         store = tiered_part(order.scope.sources[0], self.work.sources).store
-        beginning = Beginning(
+        exported = exported_state(store, order.cluster_state, found)
+        whole = (one for one in found if one.topic_partition.topic not in self.lost)
+        to = order.assignment or Assignment(brokers=tuple(sorted(broker for broker in brokers if broker is not None)))
+        return Beginning(
             bootstrap=bootstrap,
-            assignment=order.assignment
-            or Assignment(brokers=tuple(sorted(broker for broker in brokers if broker is not None))),
-            url=order.scope.sources[0],
-            topics=order.topics,
-            exported=exported_state(store, order.cluster_state, found),
+            topics=list(new_topics(whole, store, to, order.topics, exported)),
+            exported=exported,
             offsets_to=order.offsets_to,
             disk=None if order.dry_run else self.work.disk,
         )
-        check_beginning(beginning, found, self.lost, self.work.sources)
-        return beginning
 
     def warnings(
         self,

@@ -35,7 +35,7 @@ from resnap.tiering.selection import high_watermark_of, warn_of_gaps, with_progr
 from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.shipping.notes import by_cluster, by_metadata, keep_topic, topic_key
 from resnap.tiering.shipping.remainder import remainder
-from resnap.tiering.shipping.segment_copy import CopyTask, Uploading
+from resnap.tiering.shipping.segment_copy import Uploading, copy_on_executor
 from resnap.tiering.shipping.shipment import PartitionShipment, Shipper
 from resnap.tiering.shipping.shipped import ShippedTopic, written_version
 from resnap.tiering.shipping.stored_rules import first_offset, is_from_less, is_narrower
@@ -378,8 +378,9 @@ def _executors(work: TierWork, staging_url: str) -> AbstractContextManager[TaskP
     engine, uploading = work.planner.engine, work.uploading
     asked = uploading.parallel if uploading.is_parallel_asked else None
 
-    def task(bytes_per_s: int | None) -> CopyTask:
-        return CopyTask(
+    def task(bytes_per_s: int | None) -> Callable[[CopyOrder], CopiedSegment]:
+        return partial(
+            copy_on_executor,
             store_url=work.store.url,
             staged_url=staging_url,
             uploading=replace(uploading, bytes_per_s=bytes_per_s),

@@ -13,7 +13,7 @@ from resnap.storage.layouts.aiven.layout import Aiven
 from resnap.storage.layouts.flat.layout import Flat
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.stores.local import LocalObjectStore
-from resnap.tiering.shipping.segment_copy import CopiedSegment, CopyTask, Uploading, _delivery
+from resnap.tiering.shipping.segment_copy import CopiedSegment, Uploading, _delivery, copy_on_executor
 from resnap.tiering.verifying.verification import StoreReader, read_stored_at
 from tests.fixture_sets import AIVEN
 from tests.scheduler.shipped import files_of
@@ -42,7 +42,11 @@ def sent(value: object) -> object:
 
 
 def ship(
-    order: Order, root: Path, layout: Layout, task: CopyTask | None = None, warnings: set[str] | None = None
+    order: Order,
+    root: Path,
+    layout: Layout,
+    task: Callable[[CopyOrder], CopiedSegment] | None = None,
+    warnings: set[str] | None = None,
 ) -> PartitionShipment:
     """Ship ``order`` into ``root``; by ``task``, each segment twice, as if it were on an executor.
 
@@ -72,14 +76,15 @@ def test_what_is_copied_elsewhere_is_what_is_copied_here(
     here, there = tmp_path / "here", tmp_path / "there"
     for root in (here, there):
         root.mkdir()
-    task = CopyTask(
+    task = partial(
+        copy_on_executor,
         store_url=there.as_uri(),
         staged_url=order.staged.as_uri(),
         uploading=Uploading(layout=layout, verification="read-back", parallel=2, bytes_per_s=1 << 30),
         rules=order.rules,
         sources=PLAIN,
     )
-    delivery, _ = _delivery(task.store_url, task.sources, task.uploading)
+    delivery, _ = _delivery(task.keywords["store_url"], task.keywords["sources"], task.keywords["uploading"])
     delivery.warn("the store does not copy")
     warnings: set[str] = set()
     expected, found = ship(order, here, layout), ship(order, there, layout, task, warnings)

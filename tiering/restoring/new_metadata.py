@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, ResnapError, VerificationError
 from resnap.storage.log.names import TopicPartition
-from resnap.storage.sources.log_dirs import tiered_part
 from resnap.storage.words import agreeing, first_of, some
 from resnap.tiering.cluster.replica_comparison import next_producer_id
 from resnap.tiering.cluster_state.group_offsets import group_resets, write_resets
@@ -28,11 +27,10 @@ from resnap.tiering.restoring.restoration import highest_in_snapshots, last_lead
 from resnap.tiering.shipping.notes import UNKNOWN, TopicSettings, read_topic, topic_key
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from resnap.storage.disk import Disk
-    from resnap.storage.sources.files import Sources
     from resnap.storage.stores.protocol import ObjectStore
     from resnap.tiering.cluster.client import Connect
     from resnap.tiering.cluster_state.group_offsets import GroupReset
@@ -192,11 +190,8 @@ class Beginning:
     """What a new cluster is made of besides what was restored."""
 
     bootstrap: Bootstrap
-    assignment: Assignment
-    url: str
-    """Of the store."""
-    topics: Mapping[str, TopicSettings]
-    """By name, instead of what the store says."""
+    topics: Sequence[tuple[NewTopic, Sequence[str]]]
+    """Those of which all can be restored, each with warnings about it."""
     exported: ExportedState | None
     """The last state of the lost cluster that the store has."""
     offsets_to: Path | None
@@ -210,7 +205,6 @@ def begin_cluster(
     found: Sequence[Restoration],
     lost: Collection[str],
     highest: Mapping[TopicPartition, int],
-    sources: Sources,
 ) -> NewCluster:
     """Write what was restored into the bootstrap metadata, and return what a new cluster begins with.
 
@@ -219,14 +213,14 @@ def begin_cluster(
         found: all that can be restored, whether here or on another host.
         lost: topics of which something cannot be, or was not.
         highest: the highest producer id of each partition that was restored here; of others their snapshots say it.
-        sources: what the store is read with.
 
     Raises:
         StoreError: the store failed.
         LogDirError: the metadata cannot be written.
 
     """
-    topics, warnings = _topics(beginning, found, lost, sources)
+    kept = [(topic, about) for topic, about in beginning.topics if topic.name not in lost]
+    topics, warnings = [topic for topic, _ in kept], [warning for _, about in kept for warning in about]
     ids = [
         highest[log.topic_partition] if log.topic_partition in highest else highest_in_snapshots(log) for log in found
     ]
@@ -254,40 +248,34 @@ def begin_cluster(
     )
 
 
-def check_beginning(
-    beginning: Beginning, found: Sequence[Restoration], lost: Collection[str], sources: Sources
-) -> None:
-    """Check that every partition of the new cluster has replicas, those that begin empty too; before any is copied.
+def new_topics(
+    found: Iterable[Restoration],
+    store: ObjectStore,
+    to: Assignment,
+    given: Mapping[str, TopicSettings],
+    exported: ExportedState | None,
+) -> Iterator[tuple[NewTopic, list[str]]]:
+    """Yield the topics of a new cluster that get what is ``found``, each with warnings about it.
+
+    What is ``given`` of their settings counts more than what was ``exported``, and that more than what ``store`` says.
 
     Raises:
-        UsageError: the assignment does not list one.
+        UsageError: the assignment does not list a partition, which may be one that begins empty.
         StoreError: the store failed.
 
     """
-    _topics(beginning, found, lost, sources)
-
-
-def _topics(
-    beginning: Beginning, found: Sequence[Restoration], lost: Collection[str], sources: Sources
-) -> tuple[list[NewTopic], list[str]]:
-    """Return the topics of the new cluster, and warnings about them."""
-    store = tiered_part(beginning.url, sources).store
     by_topic: dict[str, list[Restoration]] = defaultdict(list)
     for restoration in found:
-        if restoration.topic_partition.topic not in lost:
-            by_topic[restoration.topic_partition.topic].append(restoration)
-    topics, warnings = [], list[str]()
+        by_topic[restoration.topic_partition.topic].append(restoration)
     for topic, partitions in sorted(by_topic.items()):
-        stored = UNKNOWN
+        stored, warnings = UNKNOWN, list[str]()
         try:
             stored = read_topic(store, topic_key(topic, partitions[0].topic_id or ""))
         except FormatError as error:
             warnings.append(f"{error}; {error.hint}")
-        if beginning.exported is not None:
-            stored = beginning.exported.settings_of(topic, partitions[0].topic_id or "").over(stored)
-        settings = beginning.topics.get(topic, UNKNOWN).over(stored)
-        topics.append(_topic(partitions, settings, beginning.assignment, warnings))
-    return topics, warnings
+        if exported is not None:
+            stored = exported.settings_of(topic, partitions[0].topic_id or "").over(stored)
+        yield _topic(partitions, given.get(topic, UNKNOWN).over(stored), to, warnings), warnings
 
 
 def _left_out(topic: str) -> VerificationError:

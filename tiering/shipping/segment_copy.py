@@ -220,24 +220,14 @@ class Uploading:
         return Delivery(store=store, verification=self.verification, throttle=throttle, warn=warn)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyTask:
-    """Copies a segment on an executor, with the stores opened there."""
-
-    store_url: str
-    staged_url: str
-    uploading: Uploading
-    """Its limit is of one process."""
-    rules: ReplayRules
-    sources: Sources
-
-    def __call__(self, order: CopyOrder) -> CopiedSegment:
-        """Return the copied segment."""
-        delivery, said = _delivery(self.store_url, self.sources, self.uploading)
-        staged = self.sources.store(self.staged_url)
-        layout = self.uploading.layout
-        copied = copy_segment(delivery, layout, order, *checked_segment(order, layout, staged, self.rules))
-        return replace(copied, warnings=tuple(said))
+def copy_on_executor(
+    order: CopyOrder, *, store_url: str, staged_url: str, uploading: Uploading, rules: ReplayRules, sources: Sources
+) -> CopiedSegment:
+    """Copy a segment on an executor, with the stores opened there; the limit of ``uploading`` is of one process."""
+    delivery, said = _delivery(store_url, sources, uploading)
+    staged, layout = sources.store(staged_url), uploading.layout
+    copied = copy_segment(delivery, layout, order, *checked_segment(order, layout, staged, rules))
+    return replace(copied, warnings=tuple(said))
 
 
 @made_once(maxsize=4)
