@@ -38,7 +38,7 @@ from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.shipping.segment_copy import rebuilt_snapshot
 from resnap.tiering.shipping.segment_indexes import JudgedIndex, judge_indexes, read_segment
 from resnap.tiering.store_check import fault_of
-from resnap.tiering.stored_snapshots import StoredSnapshots
+from resnap.tiering.stored_snapshots import compared_snapshots
 from resnap.tiering.tier import staging
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class PartRepair:
     def replace_snapshots(self, staged: str, reading: Progress, replaying: Progress) -> None:
         """Replay each partition into ``staged``, and replace its snapshots that are proven wrong."""
         self.check.sink, self.check.aborted_in = staged, partial(self._judge_indexes, reading)
-        for found in StoredSnapshots(self.check).compared(replaying):
+        for found in compared_snapshots(self.check, replaying):
             self._take(found)
 
     def _judge_indexes(self, progress: Progress, selected: SelectedPartition) -> Mapping[str, tuple[AbortedTxn, ...]]:

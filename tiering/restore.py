@@ -49,7 +49,7 @@ from resnap.tiering.restoring.restoration import (
 from resnap.tiering.restoring.restorer import FILE_MODE, Copier, Restored, Restorer, Target, without_topic_id, work_at
 from resnap.tiering.selection import select
 from resnap.tiering.store_check import StoreCheck
-from resnap.tiering.stored_snapshots import StoredSnapshots
+from resnap.tiering.stored_snapshots import compared_snapshots
 from resnap.tiering.verifying.verification import StoreReader
 
 if TYPE_CHECKING:
@@ -473,7 +473,7 @@ def _wrong_snapshots(planner: Planner, progress: Progress, scope: Scope, directo
         if manifest is not None:
             check.manifests[key] = manifest
             check.asked_for.add(key)
-    for found in StoredSnapshots(check).compared(progress):
+    for found in compared_snapshots(check, progress):
         if isinstance(found.problem, StoreError):
             raise found.problem
         if found.problem is not None:

@@ -11,7 +11,6 @@ were aborted later; those that were committed may be missing.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.replay.comparison import NO_PRODUCERS, Producers
@@ -75,188 +74,190 @@ class ReplayedBoundary(NamedTuple):
     """As in ``PartitionResult``."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSnapshots:
-    """The snapshots of the segments that ``check`` has read back."""
+def compared_snapshots(check: StoreCheck, progress: Progress) -> Iterator[SnapshotCheck]:
+    """Replay the segments, and yield the result of each selected snapshot.
 
-    check: StoreCheck
+    Raises:
+        ResnapError: the replay failed.
 
-    def compared(self, progress: Progress) -> Iterator[SnapshotCheck]:
-        """Replay the segments, and yield the result of each selected snapshot.
+    """
+    asked = {key: check.manifests[key] for key in check.asked_for if key in check.manifests}
+    there = {key: one for key, one in check.manifests.items() if not check.unreadable or _is_whole(check, key)}
+    for logs in _logs(check, there):
+        yield from _compare(check, logs, asked, progress)
 
-        Raises:
-            ResnapError: the replay failed.
 
-        """
-        asked = {key: self.check.manifests[key] for key in self.check.asked_for if key in self.check.manifests}
-        there = {
-            key: one for key, one in self.check.manifests.items() if not self.check.unreadable or self._is_whole(key)
-        }
-        for logs in self._logs(there):
-            yield from self._compare(logs, asked, progress)
+def _compare(
+    check: StoreCheck, logs: StoredLogs, asked: Mapping[str, ManifestFacts], progress: Progress
+) -> Iterator[SnapshotCheck]:
+    """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
+    held = {f"{check.part.store.url}/{manifest.snapshot_key}": manifest for manifest in asked.values()}
+    selection = select(logs.scope(check.part.store.url, check.listing.manifests), check.sources)
+    for partition in selection.partitions:
+        _count_unusable(check, partition, asked)
+    known = frozenset(check.unreadable)
+    plans = {partition.topic_partition: list(_plans(check, partition, held)) for partition in selection.partitions}
+    torn = {path: at for path, at in check.unreadable.items() if path not in known}
+    yield from (_not_compared(path, _UNREADABLE) for path in torn)
+    whole = [found for at, found in plans.items() if at not in torn.values()]
+    compared: set[str] = set()
+    for depth in range(max(map(len, whole), default=0)):
+        layer = [found[depth] for found in whole if depth < len(found)]
+        for found in _replay(check, layer, held, progress):
+            compared.add(found.key)
+            yield found
+    broken = {at for path, at in check.unreadable.items() if path not in known}
+    unread = {problem.topic_partition for problem in selection.problems} | broken
+    left = {key: one for key, one in asked.items() if f"{check.part.store.url}/{one.snapshot_key}" not in compared}
+    around = _around_broken(check, logs, unread)
+    gone_around = check.with_problems & {one.topic_partition for one in around.values()}
+    for problem in (problem for problem in selection.problems if problem.topic_partition not in gone_around):
+        yield _not_compared(str(problem.path), str(problem.error))
+    for below_or_above in _logs(check, around):
+        yield from _compare(check, below_or_above, left, progress)
 
-    def _compare(
-        self, logs: StoredLogs, asked: Mapping[str, ManifestFacts], progress: Progress
-    ) -> Iterator[SnapshotCheck]:
-        """Compare the snapshots of ``logs``; around a broken segment, those below and above it."""
-        held = {f"{self.check.part.store.url}/{manifest.snapshot_key}": manifest for manifest in asked.values()}
-        selection = select(logs.scope(self.check.part.store.url, self.check.listing.manifests), self.check.sources)
-        for partition in selection.partitions:
-            self._count_unusable(partition, asked)
-        known = frozenset(self.check.unreadable)
-        plans = {partition.topic_partition: list(self._plans(partition, held)) for partition in selection.partitions}
-        torn = {path: at for path, at in self.check.unreadable.items() if path not in known}
-        yield from (_not_compared(path, _UNREADABLE) for path in torn)
-        whole = [found for at, found in plans.items() if at not in torn.values()]
-        compared: set[str] = set()
-        for depth in range(max(map(len, whole), default=0)):
-            layer = [found[depth] for found in whole if depth < len(found)]
-            for check in self._replay(layer, held, progress):
-                compared.add(check.key)
-                yield check
-        broken = {at for path, at in self.check.unreadable.items() if path not in known}
-        unread = {problem.topic_partition for problem in selection.problems} | broken
-        left = {
-            key: one for key, one in asked.items() if f"{self.check.part.store.url}/{one.snapshot_key}" not in compared
-        }
-        around = self._around_broken(logs, unread)
-        gone_around = self.check.with_problems & {one.topic_partition for one in around.values()}
-        for problem in (problem for problem in selection.problems if problem.topic_partition not in gone_around):
-            yield _not_compared(str(problem.path), str(problem.error))
-        for below_or_above in self._logs(around):
-            yield from self._compare(below_or_above, left, progress)
 
-    def _around_broken(self, logs: StoredLogs, unread: Collection[TopicPartition | None]) -> dict[str, ManifestFacts]:
-        """Return the intact parts of those ``logs`` that are ``unread`` because of some broken segments."""
-        found: dict[str, ManifestFacts] = {}
-        for at, keys in logs.keys.items():
-            whole = [key for key in keys if self._is_whole(key)] if at in unread else keys
-            found |= {key: self.check.manifests[key] for key in whole} if len(whole) < len(keys) else {}
-        return found
+def _around_broken(
+    check: StoreCheck, logs: StoredLogs, unread: Collection[TopicPartition | None]
+) -> dict[str, ManifestFacts]:
+    """Return the intact parts of those ``logs`` that are ``unread`` because of some broken segments."""
+    found: dict[str, ManifestFacts] = {}
+    for at, keys in logs.keys.items():
+        whole = [key for key in keys if _is_whole(check, key)] if at in unread else keys
+        found |= {key: check.manifests[key] for key in whole} if len(whole) < len(keys) else {}
+    return found
 
-    def _is_whole(self, key: str) -> bool:
-        """Whether all objects of the segment with the manifest at ``key`` exist, and its log can be read."""
-        try:
-            found = self.check.listing.read(key)
-        except (FormatError, ObjectNotFoundError):
-            return False
-        store = self.check.part.store
-        if found.missing or not self.check.unreadable.keys().isdisjoint(read_of(found, store.url)):
-            return False
-        return all(length_of(store, part.key) == part.size_bytes for part in found.objects)
 
-    def _count_unusable(self, selected: SelectedPartition, asked: Mapping[str, ManifestFacts]) -> None:
-        """Count the snapshots at ends of segments that are missing, or that no broker could load."""
-        at = selected.topic_partition
-        ends = {facts.next_base_offset: facts for facts in asked.values() if (facts.topic, facts.partition) == at}
-        unusable = [ends[boundary.offset] for boundary in selected.inventory.unusable if boundary.offset in ends]
-        if unusable:
-            url = self.check.part.store.url
-            self.check.unfit.setdefault(at, set()).update(f"{url}/{facts.snapshot_key}" for facts in unusable)
+def _is_whole(check: StoreCheck, key: str) -> bool:
+    """Whether all objects of the segment with the manifest at ``key`` exist, and its log can be read."""
+    try:
+        found = check.listing.read(key)
+    except (FormatError, ObjectNotFoundError):
+        return False
+    store = check.part.store
+    if found.missing or not check.unreadable.keys().isdisjoint(read_of(found, store.url)):
+        return False
+    return all(length_of(store, part.key) == part.size_bytes for part in found.objects)
 
-    def _logs(self, found: Mapping[str, ManifestFacts]) -> Iterator[StoredLogs]:
-        wanted = {key: manifest for key, manifest in found.items() if self.check.scope.wants(manifest.topic)}
-        return stored_logs(wanted, self.check.listing, self.check.asked_for)
 
-    def _plans(self, selected: SelectedPartition, held: Mapping[str, ManifestFacts]) -> Iterator[PartitionPlan]:
-        inventory = selected.inventory
-        offsets: dict[ReplayRules, list[int]] = {}
-        for boundary in inventory.boundaries:
-            one = held.get(boundary.path or "")
-            if one is not None and (boundary.state.is_usable or self.check.sink != DISCARD):
-                offsets.setdefault(self._rules(one), []).append(boundary.offset)
-        aborted_in = self.check.aborted_in(selected)
-        if offsets:
-            facts = load_facts(
-                inventory.partition,
-                self.check.sources,
-                expiration_ms=self.check.planner.rules.written_under.expiration_ms,
-                is_judged=True,
-                aborted_in=aborted_in,
-            )
-            there = {boundary.offset: boundary.path for boundary in inventory.boundaries if boundary.path is not None}
-            for rules, wanted in offsets.items():
-                plan = plan_replay(inventory, facts, wanted, rules, compare=there)
-                if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
-                    self.check.planner.engine.needed_for(plan)
-                yield plan
+def _count_unusable(check: StoreCheck, selected: SelectedPartition, asked: Mapping[str, ManifestFacts]) -> None:
+    """Count the snapshots at ends of segments that are missing, or that no broker could load."""
+    at = selected.topic_partition
+    ends = {facts.next_base_offset: facts for facts in asked.values() if (facts.topic, facts.partition) == at}
+    unusable = [ends[boundary.offset] for boundary in selected.inventory.unusable if boundary.offset in ends]
+    if unusable:
+        url = check.part.store.url
+        check.unfit.setdefault(at, set()).update(f"{url}/{facts.snapshot_key}" for facts in unusable)
 
-    def _rules(self, held: ManifestFacts) -> ReplayRules:
-        """Return the rules with which to compare a snapshot."""
-        origin, planner = held.snapshot_origin, self.check.planner
-        return planner.rules if origin is None else judged_under(origin, planner.rules, planner.asked)
 
-    def _replay(
-        self, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
-    ) -> Iterator[SnapshotCheck]:
-        results = self.check.planner.engine.replay(
-            plans,
-            self.check.sink,
-            progress,
-            here_below_bytes=REPLAYED_HERE_BYTES,
-            sources=self.check.sources,
+def _logs(check: StoreCheck, found: Mapping[str, ManifestFacts]) -> Iterator[StoredLogs]:
+    wanted = {key: manifest for key, manifest in found.items() if check.scope.wants(manifest.topic)}
+    return stored_logs(wanted, check.listing, check.asked_for)
+
+
+def _plans(
+    check: StoreCheck, selected: SelectedPartition, held: Mapping[str, ManifestFacts]
+) -> Iterator[PartitionPlan]:
+    inventory = selected.inventory
+    offsets: dict[ReplayRules, list[int]] = {}
+    for boundary in inventory.boundaries:
+        one = held.get(boundary.path or "")
+        if one is not None and (boundary.state.is_usable or check.sink != DISCARD):
+            offsets.setdefault(_rules(check, one), []).append(boundary.offset)
+    aborted_in = check.aborted_in(selected)
+    if offsets:
+        facts = load_facts(
+            inventory.partition,
+            check.sources,
+            expiration_ms=check.planner.rules.written_under.expiration_ms,
+            is_judged=True,
+            aborted_in=aborted_in,
         )
-        by_partition = {plan.topic_partition: plan for plan in plans}
-        for result in results:
-            self.check.planner.saw(result, by_partition[result.topic_partition], self.check.sink)
-            torn = self._torn(by_partition[result.topic_partition], result)
-            if torn is not None:
-                self.check.unreadable[torn] = result.topic_partition
-                yield _not_compared(torn, str(result.error))
-            for found in result.boundaries:
-                if torn is not None and found.outcome is not BoundaryOutcome.REBUILT:
-                    continue  # it is compared once more, without the segment that is broken
-                check = self._check(by_partition[result.topic_partition], found, held, result.error)
-                is_made = found.outcome is BoundaryOutcome.REBUILT
-                rebuilt = snapshot_key(result.topic_partition, found.offset) if is_made else None
-                replayed = ReplayedBoundary(by_partition[result.topic_partition], found, result.lacks_records)
-                yield check._replace(rebuilt=rebuilt, replayed=replayed)
+        there = {boundary.offset: boundary.path for boundary in inventory.boundaries if boundary.path is not None}
+        for rules, wanted in offsets.items():
+            plan = plan_replay(inventory, facts, wanted, rules, compare=there)
+            if plan.bytes_in_segments >= REPLAYED_HERE_BYTES:
+                check.planner.engine.needed_for(plan)
+            yield plan
 
-    def _torn(self, plan: PartitionPlan, result: PartitionResult) -> str | None:
-        """Return the log at which a replay of some of the snapshots ended; None if no log caused it."""
-        error = result.error
-        if error is None or all(boundary.outcome is BoundaryOutcome.REBUILT for boundary in result.boundaries):
-            return None
-        at = error.file if isinstance(error, FormatError) else None
-        return next(
-            (span.locator for span in plan.segments if span.locator == at and at not in self.check.unreadable), None
-        )
 
-    def _check(
-        self,
-        plan: PartitionPlan,
-        found: BoundaryResult,
-        held: Mapping[str, ManifestFacts],
-        error: ResnapError | None,
-    ) -> SnapshotCheck:
-        snapshot = found.boundary.existing or ""
-        if found.outcome is not BoundaryOutcome.REBUILT:
-            why = f"{plan.topic_partition} is not rebuilt up to {found.offset}: {found.reason or error}"
-            return _not_compared(snapshot, why, error if found.outcome is BoundaryOutcome.UNREADABLE else None)
-        if found.comparison is None:  # it passed the look at its object, and did not come a second time
-            return _not_compared(snapshot, "it could not be read again, or was deleted meanwhile")
-        origin = held[snapshot].snapshot_origin
-        lacks = lacking(found, found.comparison, plan, origin)
-        differs = differing(found, found.comparison, origin)
-        what = "; ".join(
-            f"{word} {producers_text(producers)}"
-            for word, producers in (("lacks", lacks), ("differs in", differs))
-            if producers.total
-        )
-        if not what:
-            return SnapshotCheck(snapshot, None)
-        self.check.unfit.setdefault(plan.topic_partition, set()).add(snapshot)
-        problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
-        rules = self.check.planner.rules
-        is_by_others = origin is not None and self._rules(held[snapshot]) != made_under(origin, rules)
-        flags = _flags_of(self.check) if is_by_others else ""
-        hint = f"`resnap repair {shlex.quote(self.check.part.store.url)}{flags}` replaces it"
-        if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
-            problem += f"; it was made {read_for(origin)}, and the stored one begins at {found.known_from_offset}"
-            hint += "; `resnap tier` from a log dir that has the beginning names all such segments"
-        if origin is not None and is_by_others:
-            problem += f"; it was made under {rules_made_under(origin)}, and is compared under other rules"
-        return SnapshotCheck(snapshot, VerificationError(problem, hint=hint), lacks=lacks, differs=differs)
+def _rules(check: StoreCheck, held: ManifestFacts) -> ReplayRules:
+    """Return the rules with which to compare a snapshot."""
+    origin, planner = held.snapshot_origin, check.planner
+    return planner.rules if origin is None else judged_under(origin, planner.rules, planner.asked)
+
+
+def _replay(
+    check: StoreCheck, plans: list[PartitionPlan], held: Mapping[str, ManifestFacts], progress: Progress
+) -> Iterator[SnapshotCheck]:
+    results = check.planner.engine.replay(
+        plans,
+        check.sink,
+        progress,
+        here_below_bytes=REPLAYED_HERE_BYTES,
+        sources=check.sources,
+    )
+    by_partition = {plan.topic_partition: plan for plan in plans}
+    for result in results:
+        check.planner.saw(result, by_partition[result.topic_partition], check.sink)
+        torn = _torn(check, by_partition[result.topic_partition], result)
+        if torn is not None:
+            check.unreadable[torn] = result.topic_partition
+            yield _not_compared(torn, str(result.error))
+        for found in result.boundaries:
+            if torn is not None and found.outcome is not BoundaryOutcome.REBUILT:
+                continue  # it is compared once more, without the segment that is broken
+            done = _snapshot_check(check, by_partition[result.topic_partition], found, held, result.error)
+            is_made = found.outcome is BoundaryOutcome.REBUILT
+            rebuilt = snapshot_key(result.topic_partition, found.offset) if is_made else None
+            replayed = ReplayedBoundary(by_partition[result.topic_partition], found, result.lacks_records)
+            yield done._replace(rebuilt=rebuilt, replayed=replayed)
+
+
+def _torn(check: StoreCheck, plan: PartitionPlan, result: PartitionResult) -> str | None:
+    """Return the log at which a replay of some of the snapshots ended; None if no log caused it."""
+    error = result.error
+    if error is None or all(boundary.outcome is BoundaryOutcome.REBUILT for boundary in result.boundaries):
+        return None
+    at = error.file if isinstance(error, FormatError) else None
+    return next((span.locator for span in plan.segments if span.locator == at and at not in check.unreadable), None)
+
+
+def _snapshot_check(
+    check: StoreCheck,
+    plan: PartitionPlan,
+    found: BoundaryResult,
+    held: Mapping[str, ManifestFacts],
+    error: ResnapError | None,
+) -> SnapshotCheck:
+    snapshot = found.boundary.existing or ""
+    if found.outcome is not BoundaryOutcome.REBUILT:
+        why = f"{plan.topic_partition} is not rebuilt up to {found.offset}: {found.reason or error}"
+        return _not_compared(snapshot, why, error if found.outcome is BoundaryOutcome.UNREADABLE else None)
+    if found.comparison is None:  # it passed the look at its object, and did not come a second time
+        return _not_compared(snapshot, "it could not be read again, or was deleted meanwhile")
+    origin = held[snapshot].snapshot_origin
+    lacks = lacking(found, found.comparison, plan, origin)
+    differs = differing(found, found.comparison, origin)
+    what = "; ".join(
+        f"{word} {producers_text(producers)}"
+        for word, producers in (("lacks", lacks), ("differs in", differs))
+        if producers.total
+    )
+    if not what:
+        return SnapshotCheck(snapshot, None)
+    check.unfit.setdefault(plan.topic_partition, set()).add(snapshot)
+    problem = f"{snapshot}: not what a replay of the stored segments gives: {what}"
+    rules = check.planner.rules
+    is_by_others = origin is not None and _rules(check, held[snapshot]) != made_under(origin, rules)
+    flags = _flags_of(check) if is_by_others else ""
+    hint = f"`resnap repair {shlex.quote(check.part.store.url)}{flags}` replaces it"
+    if origin is not None and is_of_shorter_log(origin, found.known_from_offset):
+        problem += f"; it was made {read_for(origin)}, and the stored one begins at {found.known_from_offset}"
+        hint += "; `resnap tier` from a log dir that has the beginning names all such segments"
+    if origin is not None and is_by_others:
+        problem += f"; it was made under {rules_made_under(origin)}, and is compared under other rules"
+    return SnapshotCheck(snapshot, VerificationError(problem, hint=hint), lacks=lacks, differs=differs)
 
 
 def _flags_of(check: StoreCheck) -> str:

@@ -10,7 +10,7 @@ from resnap.storage.layouts.lineage import Chain
 from resnap.storage.log.names import TopicPartition
 from resnap.storage.words import human_count
 from resnap.tiering.store_check import chains_together
-from resnap.tiering.stored_snapshots import SnapshotCheck, StoredSnapshots
+from resnap.tiering.stored_snapshots import SnapshotCheck, compared_snapshots
 from resnap.tiering.verifying.verification import VerifiedSegment
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _verify_group(
         report(replace(chain, is_beside_unread=chain.topic_partition in unread))
     # Compare each snapshot with a replay of the stored segments, under the rules that it was made under.
     for check in checks:
-        for snapshot in StoredSnapshots(check).compared(replaying):
+        for snapshot in compared_snapshots(check, replaying):
             report(snapshot)
     # Count the unfit snapshots of each partition, over all layouts.
     unfit = Counter[TopicPartition]()
