@@ -23,7 +23,6 @@ from resnap.storage.sources.registry import brokers_layout
 from resnap.storage.stores.probe import store_clock_ms
 from resnap.tiering.garbage import Collected, delete_version, is_as_it_was
 from resnap.tiering.remote_log.records import SegmentState, TopicIdPartition, is_ours
-from resnap.tiering.remote_log.stored import SegmentPlace
 from resnap.tiering.shipping.lease import lease_name, lease_on
 
 if TYPE_CHECKING:
@@ -73,12 +72,12 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
         ClusterError, StoreError: either failed.
 
     """
-    listed: dict[SegmentPlace, list[ObjectInfo]] = defaultdict(list)
+    listed: dict[tuple[str, int, str], list[ObjectInfo]] = defaultdict(list)
     for info in store.list():
         layout = brokers_layout(info.key)
         one = None if layout is None else layout.brokers_object(info.key)
         if layout is not None and one is not None:
-            objects = listed[SegmentPlace(one.topic_id, one.partition, one.segment_id)]
+            objects = listed[one.topic_id, one.partition, one.segment_id]
             objects.insert(0 if one.suffix == layout.visible_by else len(objects), info)
     if not listed:  # a mistyped path is not made, as asking for the store's clock would
         return BrokersGarbage((), listed=0, younger=0)
@@ -87,7 +86,7 @@ def find_brokers_garbage(store: ObjectStore, read: ReadMetadata, *, older_than_m
     for cache in read(None).partitions:
         partition = cache.partition
         for segment_id, (death, since_ms) in _dead(cache).items():
-            objects = listed.get(SegmentPlace(partition.id, partition.partition, segment_id), [])
+            objects = listed.get((partition.id, partition.partition, segment_id), [])
             if objects and max(since_ms, *(info.modified_ms for info in objects)) > before_ms:
                 younger += len(objects)
             elif objects:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resnap.tiering.remote_log.comparison import RemoteComparison
     from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadata
     from resnap.tiering.remote_log.records import Event
-    from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment
+    from resnap.tiering.remote_log.stored import StoredSegments
     from resnap.tiering.remote_log.waiting import Waiting
     from resnap.tiering.selection import Scope
 
@@ -104,9 +104,7 @@ class _TopicRead:
     on_leaders: Mapping[TopicIdPartition, Waiting] = field(default_factory=dict)
     """What the leaders have not copied yet, where a cluster was asked."""
 
-    def status(
-        self, stored: dict[SegmentPlace, StoredSegment] | None, before: RemoteLogMetadata | None = None
-    ) -> RemoteStatus:
+    def status(self, stored: StoredSegments | None, before: RemoteLogMetadata | None = None) -> RemoteStatus:
         local = chain.from_iterable(log_dir.partitions for log_dir in self.log_dirs)
         return RemoteStatus(
             comparison=compare(

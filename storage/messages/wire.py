@@ -62,6 +62,10 @@ class Cursor:
         """Number of remaining bytes."""
         return self._size - self.position
 
+    def version(self, what: str) -> int:
+        """Read the version, of two bytes, that keys and values of internal topics begin with; raises as ``take``."""
+        return int.from_bytes(self.take(2, what), "big", signed=True)
+
     def take(self, size: int, what: str) -> memoryview:
         """Return the next ``size`` bytes; ``what`` names them in a message.
 

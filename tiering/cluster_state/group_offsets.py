@@ -20,7 +20,6 @@ Source: ``OffsetMetadataManager.replay`` and ``replayEndTransactionMarker``, bef
 from __future__ import annotations
 
 import shlex
-import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -53,7 +52,6 @@ SHARE_GROUP_KEY_VERSION: Final = 11
 """Of the key of a record that is there for as long as a share group is (KIP-932)."""
 NO_LEADER_EPOCH: Final = -1
 NO_EXPIRY: Final = -1
-_VERSION: Final = struct.Struct(">h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +117,7 @@ def decode_key(key: Buffer | None, *, at: int = 0) -> tuple[str, TopicPartition]
 
     """
     cursor = Cursor(b"" if key is None else key, at=at)
-    (version,) = _VERSION.unpack(cursor.take(_VERSION.size, "version of a key"))
+    version = cursor.version("version of a key")
     if not 0 <= version <= NEWEST_KEY_VERSION:
         return None
     found = read_whole(OffsetCommitKey, cursor, version)
@@ -134,7 +132,7 @@ def decode_share_group(key: Buffer, *, at: int = 0) -> str | None:
 
     """
     cursor = Cursor(key, at=at)
-    (version,) = _VERSION.unpack(cursor.take(_VERSION.size, "version of a key"))
+    version = cursor.version("version of a key")
     return read_whole(ShareGroupMetadataKey, cursor, 0).group if version == SHARE_GROUP_KEY_VERSION else None
 
 
@@ -146,7 +144,7 @@ def decode_value(value: Buffer, *, at: int = 0) -> CommittedOffset:
 
     """
     cursor = Cursor(value, at=at)
-    (version,) = _VERSION.unpack(cursor.take(_VERSION.size, "version of a committed offset"))
+    version = cursor.version("version of a committed offset")
     if not 0 <= version <= NEWEST_VALUE_VERSION:
         raise FormatError("version of a committed offset", position=at, expected=f"0 to {NEWEST_VALUE_VERSION}",
                           found=version)  # fmt: skip

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         RemoteSegment,
     )
     from resnap.tiering.remote_log.records import TopicIdPartition
-    from resnap.tiering.remote_log.stored import SegmentPlace, StoredSegment
+    from resnap.tiering.remote_log.stored import StoredSegment, StoredSegments
 
     _Fault = Callable[[RemoteSegment, StoredSegment | None], str | None]
 
@@ -282,7 +282,7 @@ def _instant(at_ms: int) -> str:
 def compare(
     metadata: RemoteLogMetadata,
     local: Iterable[PartitionDir],
-    stored: dict[SegmentPlace, StoredSegment] | None,
+    stored: StoredSegments | None,
     before: RemoteLogMetadata | None = None,
     *,
     on_leaders: Mapping[TopicIdPartition, Waiting] | None = None,
@@ -303,9 +303,7 @@ def compare(
     """
     earlier = {} if before is None else {partition.partition: partition for partition in before.partitions}
     directories = {(partition.topic_id, partition.topic_partition.partition): partition for partition in local}
-    by_partition: dict[tuple[str, int], dict[str, StoredSegment]] = {}
-    for place, segment in (stored or {}).items():
-        by_partition.setdefault((place.topic_id, place.partition), {})[place.segment_id] = segment
+    by_partition = dict(stored or {})
     partitions = []
     for cache in metadata.partitions:
         key = cache.partition.id, cache.partition.partition

@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, starmap
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from resnap.storage.errors import FormatError, ResnapError, UsageError
 from resnap.storage.log.internal_topic import partitions_of
@@ -94,14 +94,6 @@ def read_custom_metadata(data: bytes) -> CustomMetadata:
     )
 
 
-class SegmentPlace(NamedTuple):
-    """A segment of a partition."""
-
-    topic_id: str
-    partition: int
-    segment_id: str
-
-
 @dataclass(slots=True)
 class StoredSegment:
     """The objects of one segment in a store."""
@@ -143,16 +135,20 @@ def _is_within(one: str, other: str) -> bool:
     return f"/{one}".endswith(f"/{other}") or f"/{other}".endswith(f"/{one}")
 
 
-def stored_segments(listed: Iterable[ObjectInfo]) -> dict[SegmentPlace, StoredSegment]:
+StoredSegments: TypeAlias = "dict[tuple[str, int], dict[str, StoredSegment]]"
+"""By topic id and partition, then by the ids of segments."""
+
+
+def stored_segments(listed: Iterable[ObjectInfo]) -> StoredSegments:
     """Return the segments that the objects ``listed`` make, in layouts that brokers read."""
-    found: dict[SegmentPlace, StoredSegment] = {}
+    found: StoredSegments = {}
     for info in listed:
         parsed = ((layout, layout.brokers_object(info.key)) for layout in TIERED)
         layout, one = next((pair for pair in parsed if pair[1] is not None), (None, None))
         if layout is None or one is None:
             continue
-        place = SegmentPlace(one.topic_id, one.partition, one.segment_id)
-        stored = found.setdefault(place, StoredSegment(layout))
+        of_partition = found.setdefault((one.topic_id, one.partition), {})
+        stored = of_partition.setdefault(one.segment_id, StoredSegment(layout))
         stored.objects.add(one.suffix)
         stored.stems |= {one.stem} if one.stem is not None else set()
         stored.size_bytes += info.size_bytes

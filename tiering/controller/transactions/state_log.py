@@ -13,7 +13,6 @@ Source: ``TransactionStateManager.loadTransactionMetadata``, ``TransactionLog.re
 
 from __future__ import annotations
 
-import struct
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 TRANSACTION_TOPIC: Final = "__transaction_state"
 NEWEST_VERSION: Final = 1
 """Of the value; the key has none but 0."""
-_VERSION: Final = struct.Struct(">h")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +116,7 @@ def decode_record(key: Buffer | None, value: Buffer | None, *, key_at: int = 0, 
     if transactional_id is None or value is None:
         return StateRecord(transactional_id=transactional_id)
     cursor = Cursor(value, at=value_at)
-    (version,) = _VERSION.unpack(cursor.take(_VERSION.size, "version of a transaction state"))
+    version = cursor.version("version of a transaction state")
     if not 0 <= version <= NEWEST_VERSION:
         return StateRecord(transactional_id=transactional_id, version=version)
     found = read_whole(TransactionLogValue, cursor, version)
@@ -151,7 +149,7 @@ def transaction_of(transactional_id: str, value: TransactionLogValue) -> Transac
 
 
 def _decode_key(cursor: Cursor) -> str | None:
-    (version,) = _VERSION.unpack(cursor.take(_VERSION.size, "version of a transaction state's key"))
+    version = cursor.version("version of a transaction state's key")
     if version != 0:
         return None
     return read_whole(TransactionLogKey, cursor, version).transactional_id
