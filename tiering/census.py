@@ -120,7 +120,7 @@ class ProducerCounter:
     def _read(self, selected: SelectedPartition, locator: str) -> Census:
         """Count a snapshot, a few thousand entries at a time; nothing counts of one whose checksum is wrong."""
         census, owners = Census.empty(self.edges), self._owners(selected.log_dir.path)
-        with in_file(locator), self.planner.engine.reading.sources.open(locator) as file:
+        with in_file(locator), self.planner.sources.open(locator) as file:
             for entries in snapshot_arrays(file.read, file.size_bytes):
                 census.count(selected.topic_partition.topic, entries, self.now_ms, owners)
         return census

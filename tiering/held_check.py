@@ -98,7 +98,7 @@ def held_problems(
 def _cannot_decrypt(planner: Planner, order: TierOrder) -> ConfigurationError | None:
     """Return why the stored snapshots cannot be decrypted: shipping does not need the private key."""
     try:
-        planner.engine.reading.sources.read(_locator(order, order.doubted[0]))
+        planner.sources.read(_locator(order, order.doubted[0]))
     except ConfigurationError as error:
         return error
     except (FormatError, LogDirError, ObjectNotFoundError):
@@ -111,7 +111,7 @@ def _plan(planner: Planner, order: TierOrder) -> PartitionPlan:
     here = inventory.partition.boundaries
     compare = {one.next_base_offset: _locator(order, one) for one in order.doubted if one.next_base_offset in here}
     wanted = {near for one in order.doubted if (near := _near(one, here)) is not None}
-    facts = load_facts(inventory.partition, planner.engine.reading.sources)
+    facts = load_facts(inventory.partition, planner.sources)
     return plan_replay(inventory, facts, [*wanted], planner.rules, compare=compare)
 
 
@@ -132,7 +132,7 @@ def _difference(planner: Planner, order: TierOrder, segments: list[ShippedSegmen
     made = [(one.snapshot_origin, one.next_base_offset) for one in segments if one.snapshot_origin is not None]
     partition = order.selected.inventory.partition
     first = first_offset(partition)
-    spans = lru_cache(partial(segment_spans, partition, planner.engine.reading.sources))
+    spans = lru_cache(partial(segment_spans, partition, planner.sources))
     less = next((origin for origin, end in made if is_from_less(origin, planner.rules, end, spans, first)), None)
     narrower = next((origin for origin, _ in made if is_narrower(origin, planner.rules)), None)
     reasons = []

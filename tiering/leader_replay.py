@@ -127,7 +127,7 @@ class LeaderReplay:
         """
         if not wanted or self.scope.remote is None:
             return {}, {}
-        sources = planner.engine.reading.sources
+        sources = planner.sources
         ids = {name.topic: topic_id for name in wanted if (topic_id := self.topics[name.topic].topic_id) is not None}
         asked = [
             TopicIdPartition(name=name.topic, id=ids[name.topic], partition=name.partition)
@@ -192,7 +192,7 @@ class LeaderReplay:
         tolerance: Tolerance,
     ) -> bool:
         """Whether a remote snapshot has a producer that a replica, or a later snapshot, lacks."""
-        partition, sources = selected.inventory.partition, planner.engine.reading.sources
+        partition, sources = selected.inventory.partition, planner.sources
         youngest_ns = (tolerance.now_ms - tolerance.expiration_ms) * 1_000_000
         recent = [one for one in partition.snapshots if one.mtime_ns >= youngest_ns] or partition.snapshots[-1:]
         if judge_snapshots(replace(partition, snapshots=recent), sources, tolerance.expiration_ms).losses:
@@ -218,7 +218,7 @@ class LeaderReplay:
             yield from planner.engine.replay(plans, directory.as_uri(), progress, here_below_bytes=REPLAYED_HERE_BYTES)
 
     def _plan(self, selected: SelectedPartition, planner: Planner) -> PartitionPlan:
-        partition, sources = selected.inventory.partition, planner.engine.reading.sources
+        partition, sources = selected.inventory.partition, planner.sources
         expiration_ms = planner.rules.written_under.expiration_ms
         facts = load_facts(partition, sources, expiration_ms=expiration_ms, is_judged=True)
         return plan_replay(selected.inventory, facts, partition.boundaries[-1:], planner.rules)

@@ -21,6 +21,7 @@ from resnap.storage.log.indexes import write_transaction_index
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.words import some
 from resnap.tiering.cluster.live_replicas import LiveBrokers
+from resnap.tiering.cluster.replica_comparison import SEQUENCES
 from resnap.tiering.shipping.aborted_transactions import InheritedTransactions, open_in
 from resnap.tiering.shipping.segment_indexes import index_there
 from resnap.tiering.shipping.segment_pass import transactions_of
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster.replica_comparison import PartitionReplicas
     from resnap.tiering.judging.lost_producer_state import LostState
     from resnap.tiering.selection import SelectedPartition
-
-_SEQUENCES: Final = 1 << 31
-"""Sequence numbers wrap around to 0."""
 
 
 class WronglyAppended(NamedTuple):
@@ -108,7 +106,7 @@ def _is_repeated(batch: Batch, before: Batch) -> bool:
     """Whether ``batch`` has sequence numbers of ``before``, or lower ones."""
     if batch.is_marker or before.is_marker or batch.producer_epoch != before.producer_epoch:
         return False
-    return (before.last_sequence - batch.base_sequence) % _SEQUENCES < _SEQUENCES // 2
+    return (before.last_sequence - batch.base_sequence) % SEQUENCES < SEQUENCES // 2
 
 
 _MOST_NAMED: Final = 20

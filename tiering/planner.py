@@ -164,12 +164,13 @@ class Planner:
     """Is called with partition, boundary, number of producers and place of each snapshot that a replay has made."""
 
     @property
-    def _sources(self) -> Sources:
+    def sources(self) -> Sources:
+        """How segments and stores are reached."""
         return self.engine.reading.sources
 
     def _facts(self, partition: PartitionDir, others: Sequence[SnapshotFile] = ()) -> ReplayFacts:
         expiration_ms = self.rules.written_under.expiration_ms
-        return load_facts(partition, self._sources, others=others, expiration_ms=expiration_ms)
+        return load_facts(partition, self.sources, others=others, expiration_ms=expiration_ms)
 
     def select(self, scope: Scope, saved: SavedPlan | None = None) -> Selection:
         """Return what is in scope, once it is sure to be still what ``saved`` was made for.
@@ -181,14 +182,14 @@ class Planner:
             UsageError, LogDirError: a source is not what it should be.
 
         """
-        selection = select(scope, self._sources)
+        selection = select(scope, self.sources)
         if saved is None:
             return selection
         there = {selected.topic_partition: selected for selected in selection.partitions}
         unread = {problem.topic_partition for problem in selection.problems}
         for topic_partition in saved.boundaries:
             if topic_partition in there:
-                saved.check_fresh(_with_log_end(there[topic_partition], self._sources, saved).inventory)
+                saved.check_fresh(_with_log_end(there[topic_partition], self.sources, saved).inventory)
             elif scope.wants(topic_partition.topic) and topic_partition not in unread:
                 raise StalePlanError(f"{topic_partition} is no longer there", hint="make a new plan")
         return selection
@@ -217,11 +218,11 @@ class Planner:
         # Before segments are read, also where no earlier run counts.
         url = None if into is None else self.sink_url(into, selection)
         sink_url = None if self.run_cache is None else url
-        high_watermark = high_watermark_of(scope, selection, self._sources, warn)
+        high_watermark = high_watermark_of(scope, selection, self.sources, warn)
         planned = []
         for selected in with_progress(selection.partitions, progress):
             is_whole = boundaries == "all" or saved is not None
-            ended = _with_log_end(selected, self._sources, saved) if is_whole else selected
+            ended = _with_log_end(selected, self.sources, saved) if is_whole else selected
             wanted = wanted_boundaries(ended, boundaries, saved)
             if wanted is not None:
                 planned.append(self.boundaries(ended, wanted, high_watermark, sink_url))
@@ -305,7 +306,7 @@ class Planner:
         if not lost:
             return cost_of([]), cost_of([])
         expiration_ms = self.rules.written_under.expiration_ms
-        facts = load_facts(inventory.partition, self._sources, expiration_ms=expiration_ms, aborted_in=start.aborted)
+        facts = load_facts(inventory.partition, self.sources, expiration_ms=expiration_ms, aborted_in=start.aborted)
         facts = replace(facts, sources=None)
         now, roll = (
             replace(self.rules, as_of=replace(self.rules.as_of, roll=each_at_its_roll))
@@ -317,7 +318,7 @@ class Planner:
         """Return what blocks a broker's tiering of a partition, and what blocks Resnap's."""
         return judge_partition(
             selected.inventory,
-            self._sources,
+            self.sources,
             facts=selected.live_facts,
             start=start,
             remote_end=selected.remote_end,
@@ -370,7 +371,7 @@ class Planner:
             known
             for known in still_valid
             if (path := beside.get(known.offset)) is None
-            or compared.get(known.offset) == hashlib.sha256(self._sources.read(path)).hexdigest()
+            or compared.get(known.offset) == hashlib.sha256(self.sources.read(path)).hexdigest()
         )
 
     def _left(
@@ -397,7 +398,7 @@ class Planner:
         before = planned.selected.inventory.partition
         try:
             scope = Scope(sources=(str(before.path),), remote=planned.selected.log_dir.remote)
-            now = select(scope, self._sources).find(before.topic_partition)
+            now = select(scope, self.sources).find(before.topic_partition)
         except UsageError:
             return None
         segments = now.inventory.partition.segments
@@ -437,7 +438,7 @@ class Planner:
         """Plan what must be known to judge the snapshots of a partition, or those below ``snapshots``."""
         inventory = selected.inventory
         facts: ReplayFacts = self._facts(inventory.partition)
-        compare = None if snapshots is None else staged_snapshots(selected, snapshots, self._sources)
+        compare = None if snapshots is None else staged_snapshots(selected, snapshots, self.sources)
         wanted = filter(inventory.partition.is_local, usable_snapshots(inventory)) if compare is None else compare
         return self._plan_of(selected, plan_replay(inventory, facts, list(wanted), self.rules, compare=compare))
 

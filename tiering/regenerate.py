@@ -108,7 +108,7 @@ def _indexes(
     topic_partition = partition.topic_partition
     whole = {one.offset: b"".join(area.chunks(topic_partition, one.offset)) for one in staged if not one.left_out}
     staged_indexes = []
-    for segment, body, not_there in right_indexes(partition, whole, planner.engine.reading.sources):
+    for segment, body, not_there in right_indexes(partition, whole, planner.sources):
         staged_indexes.append(area.put_index(topic_partition, segment.base_offset, body))
         for txn in not_there[:_MOST_NAMED]:
             warn(

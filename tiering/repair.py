@@ -218,7 +218,7 @@ class PartRepair:
         inventory = selected.inventory.partition
         topic_partition = inventory.topic_partition
         progress.expect(len(inventory.segments), sum(segment.size_bytes for segment in inventory.segments))
-        look = partial(read_segment, sources=self.check.planner.engine.reading.sources)
+        look = partial(read_segment, sources=self.check.planner.sources)
         read = self.check.planner.engine.each(look, inventory.segments)
         progress.advance(len(inventory.segments), sum(segment.size_bytes for segment in inventory.segments))
         broken = {segment.segment.path: topic_partition for segment in read if segment.found is None}
@@ -342,7 +342,7 @@ class PartRepair:
     def _is_corrupt(self, locator: str, offset: int) -> bool:
         """Whether no broker could load a snapshot, because it is damaged or was never shipped."""
         try:
-            read_snapshot_array(self.check.planner.engine.reading.sources.read(locator), offset)
+            read_snapshot_array(self.check.planner.sources.read(locator), offset)
         except (FormatError, *GONE):
             return True
         return False
@@ -407,7 +407,7 @@ class PartRepair:
         origin: SnapshotOrigin | None,
     ) -> bool:
         """Replace the parts; return False if they were replaced already; a dry run returns True."""
-        store, keys = self.check.part.store, self.check.planner.engine.reading.sources.keys
+        store, keys = self.check.part.store, self.check.planner.sources.keys
         versions = Versions(store=store)
         rewritten = self.check.part.layout.replacements(versions.body, repair.manifest_key, parts, origin, keys)
         if self._replacer is None:

@@ -461,11 +461,11 @@ def replaced_snapshots(planner: Planner, progress: Progress, scope: Scope) -> It
 
 
 def _wrong_snapshots(planner: Planner, progress: Progress, scope: Scope, directory: Path) -> Iterator[SnapshotCheck]:
-    sources = planner.engine.reading.sources
-    check = StoreCheck(part=tiered_part(scope.sources[0], sources), scope=scope, planner=planner, sources=sources)
-    if check.part.layout.has_digests:
+    part = tiered_part(scope.sources[0], planner.sources)
+    check = StoreCheck(part=part, scope=scope, planner=planner, sources=planner.sources)
+    if part.layout.has_digests:
         return
-    reader = StoreReader(store=check.part.store, listing=check.listing, sources=sources)
+    reader = StoreReader(store=part.store, listing=check.listing, sources=planner.sources)
     # The executors of a cluster cannot write into a directory of this machine.
     check.sink = DISCARD if planner.engine.is_remote else directory.as_uri()
     for key in check.listing.manifests:

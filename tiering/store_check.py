@@ -271,9 +271,8 @@ def store_checks(planner: Planner, store: ObjectStore, scope: Scope) -> list[Sto
         StoreError: the store failed.
 
     """
-    sources = planner.engine.reading.sources
-    make = partial(StoreCheck, scope=scope, planner=planner, sources=sources)
-    return _of_layouts(tiered_groups(store.url, sources)[0], make)
+    make = partial(StoreCheck, scope=scope, planner=planner, sources=planner.sources)
+    return _of_layouts(tiered_groups(store.url, planner.sources)[0], make)
 
 
 def store_groups(
@@ -288,7 +287,7 @@ def store_groups(
         StoreError: the store failed.
 
     """
-    plain = planner.engine.reading.sources
+    plain = planner.sources
     parts, groups = tiered_groups(store.url, plain)
     for folders in groups:
         sources = replace(plain, kept=Kept(folders=folders))

@@ -180,7 +180,7 @@ def left_to_ship(scope: Scope, work: TierWork, saved: SavedPlan | None, progress
         UsageError: a source is not what it should be, or the store is inside one of the log dirs.
 
     """
-    sources = work.planner.engine.reading.sources
+    sources = work.planner.sources
     selection = work.planner.select(scope, saved)
     warn_of_gaps(scope, selection, work.warn)
     high_watermark = high_watermark_of(scope, selection, sources, work.warn)
@@ -230,7 +230,7 @@ def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, h
 
 def _remainder(work: TierWork, candidates: Candidates, shipped: ShippedTopic) -> Remainder:
     """Return what is left, without reading manifests that earlier runs have read."""
-    cache, sources = work.planner.run_cache, work.planner.engine.reading.sources
+    cache, sources = work.planner.run_cache, work.planner.sources
     if cache is None:
         return remainder(candidates, shipped, sources)
     partition = candidates.inventory.partition
@@ -246,7 +246,7 @@ def _doubted_segments(
 ) -> Iterator[ShippedSegment]:
     """Yield the segments in ``held`` whose snapshots may lack producers that this run would keep."""
     rules, partition = work.planner.rules, selected.inventory.partition
-    first, sources = first_offset(partition), work.planner.engine.reading.sources
+    first, sources = first_offset(partition), work.planner.sources
     spans = lru_cache(partial(segment_spans, partition, sources))
     for segment in held:
         origin = segment.snapshot_origin

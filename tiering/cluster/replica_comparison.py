@@ -158,7 +158,7 @@ def describe_transactions(cluster: Cluster, producer_ids: Collection[int]) -> Tr
     return TransactionStates(transactions=found)
 
 
-_SEQUENCES: Final = 1 << 31
+SEQUENCES: Final = 1 << 31
 """Sequence numbers wrap around to 0."""
 _MOST_SKEW_MS: Final = 60_000
 """How far the clocks of brokers may differ from each other, and from ours."""
@@ -286,8 +286,8 @@ def _is_behind(other: ActiveProducer, known: ActiveProducer) -> bool:
     """Whether ``other`` has older batches of the same epoch; -1 stands for none."""
     if other.producer_epoch != known.producer_epoch or known.last_sequence < 0:
         return False
-    ahead = (known.last_sequence - other.last_sequence) % _SEQUENCES
-    return other.last_sequence < 0 or 0 < ahead < _SEQUENCES // 2
+    ahead = (known.last_sequence - other.last_sequence) % SEQUENCES
+    return other.last_sequence < 0 or 0 < ahead < SEQUENCES // 2
 
 
 def _by_id(producers: Iterable[ActiveProducer]) -> dict[int, ActiveProducer]:
