@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
@@ -74,20 +74,15 @@ class BrokerBlockers:
         return next((refusal for refusal in self.found if refusal.reason is not Reason.UNREADABLE), self.stop)
 
 
-class HangingTransaction(NamedTuple):
-    """A transaction that has been open for longer than any may be: nothing will end it."""
-
-    first_offset: int
-    detail: str
-    hint: str | None = None
-    """None for the usual one."""
+Hanging: TypeAlias = "tuple[int, Stop]"
+"""The first offset of a transaction that has been open for longer than any may be, which nothing will end; and why."""
 
 
 def broker_blockers(
     inventory: PartitionInventory,
     *,
     high_watermark: int | None = None,
-    hanging: HangingTransaction | None = None,
+    hanging: Hanging | None = None,
     start: BrokerStart = NOTHING_WRONG,
     remote_end_offset: int | None = None,
     in_files: Iterable[Refusal] = (),
@@ -159,7 +154,7 @@ def hanging_transaction(
     transaction_max_timeout_ms: int,
     last_stable_offset: int | None = None,
     now_ms: int = 0,
-) -> HangingTransaction | None:
+) -> Hanging | None:
     """Return the first hanging transaction of the partition; None if there is none.
 
     A coordinator ends every transaction that it knows after ``transaction.max.timeout.ms``. A transaction in the newest
@@ -174,7 +169,7 @@ def hanging_transaction(
     found = _in_newest_snapshot(inventory, sources, transaction_max_timeout_ms)
     if last_stable_offset is None:
         return found
-    if found is not None and found.first_offset >= last_stable_offset:
+    if found is not None and found[0] >= last_stable_offset:
         return found
     closed_before_ns = (now_ms - transaction_max_timeout_ms) * 1_000_000
     for boundary in inventory.boundaries:
@@ -182,15 +177,16 @@ def hanging_transaction(
             if boundary.segment.mtime_ns > closed_before_ns:
                 return None
             detail = f"the last stable offset is {last_stable_offset}, and a segment above was closed more than"
-            return HangingTransaction(
-                last_stable_offset, f"{detail} transaction.max.timeout.ms ({transaction_max_timeout_ms}) ago"
+            return last_stable_offset, stop_for(
+                Reason.ABOVE_LAST_STABLE_OFFSET,
+                f"{detail} transaction.max.timeout.ms ({transaction_max_timeout_ms}) ago",
             )
     return None
 
 
 def _in_newest_snapshot(
     inventory: PartitionInventory, sources: Sources, transaction_max_timeout_ms: int
-) -> HangingTransaction | None:
+) -> Hanging | None:
     ended = [boundary.path for boundary in inventory.boundaries if boundary.entries and boundary.path is not None]
     newest = inventory.log_end.path if inventory.log_end is not None else next(reversed(ended), None)
     if newest is None:
@@ -218,12 +214,12 @@ def _in_newest_snapshot(
     held = "" if one.transactional_id is None else f" (transactional id {one.transactional_id!r})"
     is_committed = one.ending is Ending.COMMITTED
     committed = "; its coordinator has committed it, and its marker is missing here" if is_committed else ""
-    return HangingTransaction(
-        first.current_txn_first_offset,
+    return first.current_txn_first_offset, stop_for(
+        Reason.ABOVE_LAST_STABLE_OFFSET,
         f"a transaction of producer {first.producer_id}{held} has been open since offset"
         f" {first.current_txn_first_offset}: other producers wrote for another {last_ms - first.timestamp} ms, and "
         f"transaction.max.timeout.ms is {transaction_max_timeout_ms}{committed}",
-        one.advice() if is_committed else None,
+        hint=one.advice() if is_committed else None,
     )
 
 
@@ -254,12 +250,12 @@ def _is_tried(boundary: BoundaryStatus, inventory: PartitionInventory, remote_en
 
 
 def _refusals(
-    boundary: BoundaryStatus, inventory: PartitionInventory, hanging: HangingTransaction | None, start: BrokerStart
+    boundary: BoundaryStatus, inventory: PartitionInventory, hanging: Hanging | None, start: BrokerStart
 ) -> Iterator[Refusal]:
     """Yield everything that stops a broker at a segment, in the order of the broker's checks, copied damage last."""
     segment, epochs = boundary.segment, inventory.leader_epochs
-    if hanging is not None and hanging.first_offset < boundary.offset:
-        yield refuse(segment, Reason.ABOVE_LAST_STABLE_OFFSET, hanging.detail, hint=hanging.hint)
+    if hanging is not None and hanging[0] < boundary.offset:
+        yield refusal_of(segment, hanging[1])
     has_no_epoch = epochs.checkpointed_from is None or boundary.offset <= epochs.checkpointed_from
     if has_no_epoch:
         detail = f"{no_epoch(segment, inventory)}: brokers from 3.6 on stop here with an IllegalArgumentException"
