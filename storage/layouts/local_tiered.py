@@ -34,17 +34,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
+from resnap.storage.layouts.segment_key import SegmentKey, parsed_key
 from resnap.storage.layouts.segments import (
     Listing,
     ManifestRecords,
     Rewritten,
     SegmentFiles,
-    SegmentKey,
     StoredManifest,
     check_key_length,
     folder_above,
     known_topic_id,
-    parsed_key,
 )
 from resnap.storage.layouts.stored_log import (
     ListedSegment,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing
     from resnap.storage.layouts.manifest import ObjectKind, SnapshotOrigin
+    from resnap.storage.layouts.segment_key import SegmentKey
     from resnap.storage.layouts.segments import (
         Deletion,
         Listing,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         NewSegment,
         Rewritten,
         SegmentIdentity,
-        SegmentKey,
         SegmentNeeds,
         SegmentObjects,
         ShippedSegment,

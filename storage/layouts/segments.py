@@ -6,16 +6,14 @@ Where a manifest has no field for the origin of a snapshot, an object records it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError
 from resnap.storage.json_values import checked_json, parse_json_object
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind, SnapshotOrigin, origin_from, origin_record
-from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Callable, Mapping, Sequence
 
     from resnap.storage.disk import FileDigest
@@ -119,38 +117,6 @@ class SegmentObjects:
     manifest_key: str
     manifest: bytes
     """Last of all: it makes the segment visible."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentKey:
-    """The key of an object of a segment, taken apart."""
-
-    topic: str
-    """As the key has it."""
-    topic_id: str
-    partition: int
-    base_offset: int
-    segment_id: str
-    """In the layout's own form; where brokers read it, in Kafka's base64 form."""
-    suffix: str
-    """What the object holds, in the layout's own words."""
-
-    @property
-    def stem(self) -> str | None:
-        """The key without suffix, if it is announced to brokers; it may be under any prefix then."""
-        return None
-
-
-_K = TypeVar("_K", bound=SegmentKey)
-
-
-def parsed_key(kind: type[_K], match: re.Match[str] | None, **instead: str) -> _K | None:
-    """Return the key whose parts ``match`` names, or ``instead``; None where Kafka has no such numbers."""
-    if match is None:
-        return None
-    parts: dict[str, Any] = match.groupdict() | instead
-    parts["partition"], parts["base_offset"] = int(match["partition"]), int(match["base_offset"])
-    return kind(**parts) if parts["partition"] <= MAX_PARTITION and parts["base_offset"] <= MAX_OFFSET else None
 
 
 class SegmentIdentity(NamedTuple):

@@ -36,7 +36,7 @@ from resnap.storage.encryption import OVERHEAD_BYTES
 from resnap.storage.errors import FormatError, in_file
 from resnap.storage.layouts.aiven.manifest import INDEX_NAMES
 from resnap.storage.layouts.aiven.pieces import original_piece
-from resnap.storage.layouts.segments import SegmentKey, parsed_key
+from resnap.storage.layouts.segment_key import SegmentKey, parsed_key
 from resnap.storage.log.names import OFFSET_DIGITS
 from resnap.storage.messages.wire import uuid_text
 

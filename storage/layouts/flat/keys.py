@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid5
 
 from resnap.storage.layouts.manifest import TOMBSTONE, ObjectKind
-from resnap.storage.layouts.segments import SegmentKey, parsed_key
+from resnap.storage.layouts.segment_key import SegmentKey, parsed_key
 from resnap.storage.log.names import OFFSET_DIGITS
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES, UNKNOWN, key_part
 

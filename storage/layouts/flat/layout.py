@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from resnap.storage.encryption import KeyRing
     from resnap.storage.layouts.manifest import SnapshotOrigin
+    from resnap.storage.layouts.segment_key import SegmentKey
     from resnap.storage.layouts.segments import (
         NewSegment,
-        SegmentKey,
         StoredManifest,
     )
     from resnap.storage.log.log_dir import LogDir

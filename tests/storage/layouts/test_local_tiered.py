@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.local_tiered import LocalTiered, object_key, parse_key
 from resnap.storage.layouts.manifest import ObjectKind
-from resnap.storage.layouts.segments import SegmentKey
+from resnap.storage.layouts.segment_key import SegmentKey
 from resnap.storage.log.checkpoints import LeaderEpoch, write_leader_epochs
 from resnap.storage.log.indexes import OffsetIndexEntry, write_offset_index
 from resnap.storage.log.names import MAX_OFFSET, MAX_PARTITION, TopicPartition
