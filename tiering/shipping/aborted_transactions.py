@@ -82,43 +82,46 @@ class SegmentTransactions:
     _ended: set[int] = field(default_factory=set)
     """Producers that have had a marker."""
     _begun_after: dict[int, list[int]] = field(default_factory=dict)
-    """By the offset of an abort marker at which no other one was open: where the next transaction began, the next one
-    of another producer, and the next marker without a transaction if that comes first."""
+    """By the offset of an abort marker at which no other one was open: what may have begun next, to any broker."""
     _waiting: dict[int, list[int]] = field(default_factory=dict)
-    """Those markers by their producers, while no other one has begun."""
-    _last_begun: list[int] = field(default_factory=list)
-    """Those after which none has begun, of whichever producer."""
-    _last: list[int] = field(default_factory=list)
-    """Those after which not even a marker without a transaction has come."""
+    """Those markers by their producers, while no transaction of another one has begun."""
+    _waiting_old: dict[int, list[int]] = field(default_factory=dict)
+    """The same to brokers before 2.8, to which a marker without a transaction begins one."""
+    _waiting_oldest: list[int] = field(default_factory=list)
+    """The same to brokers before 2.2.1, to which one of the same producer counts, too."""
 
     def begin(self, producer_id: int, offset: int) -> None:
         """Add a transactional batch at ``offset``."""
         if producer_id not in self.open:
             self.open[producer_id] = offset
-            self._note_begun(self._last_begun, offset)
-            self._last.clear()
-            for other in [producer for producer in self._waiting if producer != producer_id]:
-                self._note_begun(self._waiting.pop(other), offset)
+            self._note_begun(self._waiting, producer_id, offset)
+            self._note_begun_or_ended(producer_id, offset)
 
     def end(self, producer_id: int, offset: int, *, is_abort: bool) -> None:
         """Add a marker at ``offset``."""
         first = self.open.pop(producer_id, None)
         if first is None:
-            self._note_begun(self._last, offset)  # to brokers before 2.8 it begins and ends here, to others it is none
+            self._note_begun_or_ended(producer_id, offset)  # to brokers before 2.8 it begins and ends here
         is_settled = producer_id in self._ended
         if is_abort or not is_settled:
             others = next(iter(self.open.values()), None)
             self.markers.append(_Marker(producer_id, offset, is_abort, first, is_settled, others))
             if is_abort and others is None:
                 self._waiting.setdefault(producer_id, []).append(offset)
-                self._last_begun.append(offset)
-                self._last.append(offset)
+                self._waiting_old.setdefault(producer_id, []).append(offset)
+                self._waiting_oldest.append(offset)
         self._ended.add(producer_id)
 
-    def _note_begun(self, markers: list[int], offset: int) -> None:
-        for marker in markers:
+    def _note_begun_or_ended(self, producer_id: int, offset: int) -> None:
+        self._note_begun(self._waiting_old, producer_id, offset)
+        for marker in self._waiting_oldest:
             self._begun_after.setdefault(marker, []).append(offset)
-        markers.clear()
+        self._waiting_oldest.clear()
+
+    def _note_begun(self, waiting: dict[int, list[int]], producer_id: int, offset: int) -> None:
+        for other in [producer for producer in waiting if producer != producer_id]:
+            for marker in waiting.pop(other):
+                self._begun_after.setdefault(marker, []).append(offset)
 
     def after(self, before: InheritedTransactions) -> InheritedTransactions:
         """Return the transactions that are open at the end of the segment."""
