@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 PRODUCERS_PER_PIECE: Final = 1_000_000
-"""All pieces of a split are held until the combine: smaller ones take as much memory, and repeat what they share."""
+"""All pieces of a split are held until the combine: smaller ones save little memory, and repeat what they share."""
 
 
 def plan_splits(plan: PartitionPlan, run: SegmentRun, part_bytes: int | None = None) -> Iterator[Split]:
