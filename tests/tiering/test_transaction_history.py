@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from resnap.storage.log.indexes import AbortedTxn
 from resnap.storage.log.log_dir import load_log_dir
 from resnap.tiering.shipping.aborted_transactions import InheritedTransactions, SegmentTransactions
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError, TransactionHistory, load_indexes
+from tests.examples import examples
 from tests.fixture_sets import ARCHIVED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from tests.fixture_sets import FixtureSet
@@ -119,6 +124,75 @@ def test_what_the_same_producer_does_hides_no_marker_without_a_transaction(begin
     for written in (21, 22, 23):  # 22: brokers from 2.2.1 to 2.7
         assert batches.judge(aborted_alone(10, written), LOG_START).problems == (), written
     assert "says last stable offset" in batches.judge(aborted_alone(10, 24), LOG_START).problems[0]
+
+
+class Written(NamedTuple):
+    """A transactional batch, or a marker."""
+
+    producer_id: int
+    is_marker: bool = False
+    is_abort: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How brokers of some releases find the last stable offset after a marker."""
+
+    skips_own: bool
+    """Whether transactions of the marker's producer do not count: from 2.2.1 on."""
+    lists_empty: bool
+    """Whether a marker without a transaction begins one: before 2.8."""
+
+    def index(self, log: Sequence[Written], appends: Iterable[tuple[int, int]]) -> Iterator[AbortedTxn]:
+        """Yield the entries of a log whose offsets are appended from one to another: all begin, and then all end."""
+        begun: dict[int, int] = {}
+        ongoing: dict[int, int] = {}
+        for start, stop in appends:
+            ended = []
+            for offset, one in enumerate(log[start:stop], start):
+                if not one.is_marker and one.producer_id not in begun:
+                    begun[one.producer_id] = offset
+                    ongoing[offset] = one.producer_id
+                elif one.is_marker and (self.lists_empty or one.producer_id in begun):
+                    first = begun.pop(one.producer_id, offset)
+                    ongoing[first] = one.producer_id
+                    ended.append((offset, first, one))
+            for offset, first, one in ended:
+                counted = (at for at, whose in ongoing.items() if not (self.skips_own and whose == one.producer_id))
+                stable = min((at for at in counted if at != first), default=offset + 1)
+                del ongoing[first]
+                if one.is_abort:
+                    yield AbortedTxn(one.producer_id, first, offset, stable)
+
+
+RULES = (Rule(False, True), Rule(True, True), Rule(True, False))
+LOGS = st.lists(st.builds(Written, st.integers(7, 9), st.booleans(), st.booleans()), max_size=7)
+
+
+def all_appends(size: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield each way in which a log can be appended, several batches at once."""
+    for count in range(size):
+        for cuts in combinations(range(1, size), count):
+            yield list(pairwise((0, *cuts, size)))
+
+
+@examples(500)
+@given(LOGS)
+def test_right_is_what_a_broker_of_any_release_writes_and_nothing_else(log: list[Written]) -> None:
+    batches = SegmentTransactions()
+    for offset, one in enumerate(log):
+        if one.is_marker:
+            batches.end(one.producer_id, offset, is_abort=one.is_abort)
+        else:
+            batches.begin(one.producer_id, offset)
+    right = {tuple(rule.index(log, appends)) for rule in RULES for appends in all_appends(len(log))}
+    assert [found for index in right if (found := batches.judge(index, LOG_START)) != ((), ())] == []
+    possible = {entry for index in right for entry in index}
+    for entry in possible:
+        others = [other for other in next(index for index in right if entry in index) if other != entry]
+        for stable in range(len(log) + 2):
+            wrong = entry._replace(last_stable_offset=stable)
+            assert (batches.judge((*others, wrong), LOG_START).problems == ()) == (wrong in possible), wrong
 
 
 def test_what_was_open_below_keeps_the_last_stable_offset_down() -> None:

@@ -23,7 +23,7 @@ from resnap.storage.log.indexes import AbortedTxn
 from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
 class InheritedTransactions(NamedTuple):
@@ -82,46 +82,40 @@ class SegmentTransactions:
     _ended: set[int] = field(default_factory=set)
     """Producers that have had a marker."""
     _begun_after: dict[int, list[int]] = field(default_factory=dict)
-    """By the offset of an abort marker at which no other one was open: what may have begun next, to any broker."""
+    """By the offset of an abort marker at which no other one was open: the next transaction, to brokers from 2.8 on."""
+    _begun_after_to_old: dict[int, list[int]] = field(default_factory=dict)
+    """The same to brokers before 2.8, to which a marker without a transaction begins one."""
     _waiting: dict[int, list[int]] = field(default_factory=dict)
     """Those markers by their producers, while no transaction of another one has begun."""
     _waiting_old: dict[int, list[int]] = field(default_factory=dict)
-    """The same to brokers before 2.8, to which a marker without a transaction begins one."""
-    _waiting_oldest: list[int] = field(default_factory=list)
+    """The same to brokers before 2.8."""
+    _waiting_oldest: dict[int, list[int]] = field(default_factory=dict)
     """The same to brokers before 2.2.1, to which one of the same producer counts, too."""
 
     def begin(self, producer_id: int, offset: int) -> None:
         """Add a transactional batch at ``offset``."""
         if producer_id not in self.open:
             self.open[producer_id] = offset
-            self._note_begun(self._waiting, producer_id, offset)
-            self._note_begun_or_ended(producer_id, offset)
+            _note_begun(self._begun_after, self._waiting, producer_id, offset)
+            self._note_begun_to_old(producer_id, offset)
 
     def end(self, producer_id: int, offset: int, *, is_abort: bool) -> None:
         """Add a marker at ``offset``."""
         first = self.open.pop(producer_id, None)
         if first is None:
-            self._note_begun_or_ended(producer_id, offset)  # to brokers before 2.8 it begins and ends here
+            self._note_begun_to_old(producer_id, offset)  # it begins and ends here
         is_settled = producer_id in self._ended
         if is_abort or not is_settled:
             others = next(iter(self.open.values()), None)
             self.markers.append(_Marker(producer_id, offset, is_abort, first, is_settled, others))
             if is_abort and others is None:
-                self._waiting.setdefault(producer_id, []).append(offset)
-                self._waiting_old.setdefault(producer_id, []).append(offset)
-                self._waiting_oldest.append(offset)
+                for waiting in (self._waiting, self._waiting_old, self._waiting_oldest):
+                    waiting.setdefault(producer_id, []).append(offset)
         self._ended.add(producer_id)
 
-    def _note_begun_or_ended(self, producer_id: int, offset: int) -> None:
-        self._note_begun(self._waiting_old, producer_id, offset)
-        for marker in self._waiting_oldest:
-            self._begun_after.setdefault(marker, []).append(offset)
-        self._waiting_oldest.clear()
-
-    def _note_begun(self, waiting: dict[int, list[int]], producer_id: int, offset: int) -> None:
-        for other in [producer for producer in waiting if producer != producer_id]:
-            for marker in waiting.pop(other):
-                self._begun_after.setdefault(marker, []).append(offset)
+    def _note_begun_to_old(self, producer_id: int, offset: int) -> None:
+        _note_begun(self._begun_after_to_old, self._waiting_old, producer_id, offset)
+        _note_begun(self._begun_after_to_old, self._waiting_oldest, None, offset)
 
     def after(self, before: InheritedTransactions) -> InheritedTransactions:
         """Return the transactions that are open at the end of the segment."""
@@ -173,19 +167,24 @@ class SegmentTransactions:
             below = inherited.pop(marker.producer_id, None)
             if marker.is_abort:
                 is_settled = marker.is_settled or marker.producer_id in before.settled
+                others = [*inherited.values(), *([] if marker.others_from is None else [marker.others_from])]
                 yield _Known(
                     marker._replace(is_settled=is_settled),
                     below,
                     before.known_from,
-                    self._last_stable_offsets(marker, inherited),
+                    min(others, default=None),
+                    self._begun_after.get(marker.offset, []),
+                    self._begun_after_to_old.get(marker.offset, []),
                 )
 
-    def _last_stable_offsets(self, marker: _Marker, inherited: Mapping[int, int]) -> tuple[int, ...]:
-        """Return the values that a broker may write, the most likely first."""
-        others = [*inherited.values(), *([] if marker.others_from is None else [marker.others_from])]
-        if others:
-            return (min(others),)
-        return (marker.offset + 1, *self._begun_after.get(marker.offset, ()))
+
+def _note_begun(
+    begun_after: dict[int, list[int]], waiting: dict[int, list[int]], producer_id: int | None, offset: int
+) -> None:
+    """Note what begins at ``offset`` for all ``waiting`` markers but those of the producer."""
+    for other in [producer for producer in waiting if producer != producer_id]:
+        for marker in waiting.pop(other):
+            begun_after.setdefault(marker, []).append(offset)
 
 
 class _Known(NamedTuple):
@@ -195,7 +194,11 @@ class _Known(NamedTuple):
     below: int | None
     """Its first offset, if it began below the segment, and that is known."""
     known_from: int
-    last_stable_offsets: tuple[int, ...]
+    others_from: int | None
+    """First offset of the oldest transaction of another producer that is open."""
+    begun_after: Sequence[int]
+    begun_after_to_old: Sequence[int]
+    """What may have begun next, where no other one is open; see ``SegmentTransactions``."""
 
     def judge(self, entry: AbortedTxn | None) -> Findings:
         """Compare the entry of its marker, None if there is none, with the known facts."""
@@ -223,6 +226,15 @@ class _Known(NamedTuple):
     @property
     def _first(self) -> int | None:
         return self.marker.first_offset if self.below is None else self.below
+
+    @property
+    def last_stable_offsets(self) -> tuple[int, ...]:
+        """The values that a broker may write, the most likely first."""
+        if self.others_from is not None:
+            return (self.others_from,)
+        # Only brokers before 2.8 have an entry of a marker without a transaction.
+        is_of_old = self._first is None and not self._may_begin_below
+        return (self.marker.offset + 1, *self.begun_after_to_old, *(() if is_of_old else self.begun_after))
 
     @property
     def _may_begin_below(self) -> bool:
