@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import reduce
 from itertools import chain, groupby, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from resnap.replay.anchor import make_idle
 from resnap.replay.results import join_rounds, next_round, partition_result
@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 
     from resnap.replay.plan import PartitionPlan, SegmentRun
     from resnap.replay.results import PartitionResult, SnapshotSink
-
-
-PRODUCERS_PER_PIECE: Final = 1_000_000
-"""All pieces of a split are held until the combine: smaller ones save little memory, and repeat what they share."""
 
 
 def plan_splits(plan: PartitionPlan, run: SegmentRun, part_bytes: int | None = None) -> Iterator[Split]:
@@ -210,8 +206,7 @@ def rebuild_locally(
 
     ``reading.threads`` scan at once. ``progress`` receives what is done after each split, and additional work.
     """
-    reading = replace(reading or Reading(), producers_per_task=PRODUCERS_PER_PIECE)
-    progress = progress or Progress()
+    reading, progress = reading or Reading(), progress or Progress()
     for number, plan in enumerate(plans):
         progress.at_work("scanning" if number or not first_scan_compiles(reading) else "compiling", reading.threads)
         with span("replay partition", **{"resnap.partition": str(plan.topic_partition)}):
