@@ -245,7 +245,9 @@ class SkippedRecords:
 PRE_MIGRATION: Final = 2
 MIGRATING: Final = frozenset({1, PRE_MIGRATION})
 """``zk_migration_state`` while a cluster may return to ZooKeeper. Source: ``ZkMigrationState``, as from 3.5 on."""
-BEFORE_MIGRATION: Final = "the migration from ZooKeeper waits for brokers: topics, settings and ids are only there yet"
+BEFORE_MIGRATION: Final = (
+    "the migration from ZooKeeper waits for brokers: topics, settings and ids are in ZooKeeper alone"
+)
 QuotaEntity: TypeAlias = tuple[tuple[str, str | None], ...]
 """Types and names, such as ``(("user", "a"), ("client-id", None))``; a name of None is the default."""
 
