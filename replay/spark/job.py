@@ -347,8 +347,8 @@ def combine(
     """Combine (task number, block) pairs, which come in any order, task by task; of entries at most ``size`` bytes."""
     try:
         with Spool() as spool:
-            for task, block in blocks:
-                spool.add((task, *block[:5]), block.body)
+            for task, (*place, body) in blocks:
+                spool.add((task, *place), body)
             for number, stored in groupby(spool.ordered(), key=lambda block: block.place[0]):
                 of_task = (block._replace(place=block.place[1:]) for block in stored)
                 yield from _combine_task(tasks[number], of_task, sink, reading, size)

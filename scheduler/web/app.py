@@ -28,7 +28,7 @@ from resnap.scheduler.api.middleware import LOGIN_PATH, audit_changes, count_req
 from resnap.scheduler.api.problems import BY_CODE, HttpError, error_response
 from resnap.scheduler.api.service import audit, probes, schedules
 from resnap.scheduler.settings.values import did_you_mean
-from resnap.scheduler.web import login, overview, rendering
+from resnap.scheduler.web import login, overview, producers, rendering
 from resnap.scheduler.web import partitions as partition_pages
 from resnap.scheduler.web import runs as run_pages
 from resnap.scheduler.web.pages import opens_page, with_error_pages
@@ -71,7 +71,7 @@ def _all_routes() -> list[BaseRoute]:
     every.include_router(probes)
     for part in (partitions.router, runs.router, plans.router, schedules, fleet.router, audit):
         every.include_router(part, dependencies=[Depends(_no_other_parameters)])
-    for pages in (login, overview, partition_pages, run_pages, rendering):
+    for pages in (login, overview, partition_pages, producers, run_pages, rendering):
         every.include_router(pages.router)
     return every.routes
 

@@ -1,11 +1,10 @@
 """The pages of runs, of stored plans, of schedules, of the API's description, and, for admins, of the audit log.
 
 Of a run: its progress, the outcomes of its partitions, and its errors. Of a plan: what it would read and write, whether
-the log is unchanged, and how to execute it. Of producers: the last census by topic, with memory and expirations.
+the log is unchanged, and how to execute it.
 """
 
-from collections import Counter
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query, Response
 
@@ -16,17 +15,13 @@ from resnap.scheduler.api.plans import PlanId, found_plan
 from resnap.scheduler.api.runs import RunId, found_run
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.registry import KINDS
-from resnap.scheduler.runs.history import History
 from resnap.scheduler.runs.plans import KeptPlan
-from resnap.scheduler.runs.run import Row, Run, RunKind, RunState
+from resnap.scheduler.runs.run import Run, RunKind, RunState
 from resnap.scheduler.service.services import Services
 from resnap.scheduler.web.commands import Command, install
-from resnap.scheduler.web.pages import Context, PageContext, glob_of, link, page_links
-from resnap.scheduler.web.rendering import Part, bar
+from resnap.scheduler.web.pages import Context, PageContext, link, page_links
 from resnap.scheduler.web.words import RUN_STATES, human_facts
 from resnap.storage.errors import ResnapError, StalePlanError
-from resnap.storage.words import human_count, some
-from resnap.tiering.quota.producer_census import AGES, makes_an_id_per_message
 
 router = APIRouter(include_in_schema=False)
 Text = Annotated[str, Query(max_length=200)]
@@ -205,66 +200,3 @@ def show_audit(
         "commands": [context.api(link("/v1/audit", **asked), "the same from the API")],
     }
     return context.page("audit.html", values)
-
-
-_OF_A_CENSUS: Final = (RunState.SUCCEEDED, RunState.PARTIALLY_FAILED)
-_COUNTED: Final = ("producers", "expired", "transactional", "openTransactions", "oneBatch", "heapBytes")
-MOST_TOPICS: Final = 100
-
-
-@router.get("/producers")
-def show_producers(context: Context) -> Response:
-    """Show what the last census counted."""
-    history = context.services.history
-    found = history.page(kinds=("census",), states=_OF_A_CENSUS, limit=1)
-    run = found[0] if found else None
-    topics = [] if run is None else _counted_topics(history, run)
-    most = topics[0]["producers"] if topics else 0
-    totals = {} if run is None else run.totals
-    values = {
-        "run": run,
-        "totals": totals,
-        "ages": _ages(totals),
-        "topics": [(topic, _producers_bar(topic, most)) for topic in topics[:MOST_TOPICS]],
-        "count": len(topics),
-        "glob_of": glob_of,
-        "commands": [
-            *context.scheduled("census", "count it now"),
-            Command("the same in a shell", context.shell.line("producer census", *context.shell.log_dirs)),
-            *([] if run is None else [context.api(f"/v1/runs/{run.id}", "its totals from the API")]),
-        ],
-    }
-    return context.page("producers.html", values)
-
-
-def _counted_topics(history: History, run: Run) -> list[dict[str, Any]]:
-    """Return what was counted of each topic, most producers first."""
-    topics: dict[str, Counter[str]] = {}
-    for outcome in history.every_partition(run.id):
-        numbers = {name: outcome.row.get(name, 0) for name in _COUNTED}
-        topics.setdefault(outcome.topic, Counter()).update({"partitions": 1, **numbers})
-    return [
-        {
-            "topic": topic,
-            **dict.fromkeys((*_COUNTED, "partitions"), 0),
-            **counts,
-            "idPerMessage": makes_an_id_per_message(counts["producers"], counts["transactional"], counts["oneBatch"]),
-        }
-        for topic, counts in sorted(topics.items(), key=lambda item: (-item[1]["producers"], item[0]))
-    ]
-
-
-def _ages(totals: Row) -> list[tuple[str, int, str]]:
-    """Return the ages with how many there are of each, and a bar."""
-    ages: dict[str, int] = totals.get("ages", {})
-    most = max(ages.values(), default=0)
-    said = {age: f"less than {age}" if age in AGES else age for age in ages}
-    return [
-        (said[age], count, bar([Part("busy", count, f"{human_count(count)} silent for {said[age]}")], most))
-        for age, count in ages.items()
-    ]
-
-
-def _producers_bar(topic: dict[str, Any], most: int) -> str:
-    tone = "todo" if topic["idPerMessage"] else "busy"
-    return bar([Part(tone, topic["producers"], some(topic["producers"], "producer"))], most)
