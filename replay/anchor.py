@@ -25,12 +25,11 @@ from resnap.replay.boundary_state import BoundaryState, harmful, idle_state, in_
 from resnap.replay.comparison import IdleSince, compare
 from resnap.replay.explain import batches_of
 from resnap.replay.kernel.summary import NONE
-from resnap.replay.largest_timestamp import UNREADABLE
 from resnap.replay.results import BoundaryOutcome, BoundaryResult
 from resnap.replay.scan.splits import Anchor, write_state
 from resnap.storage.log.names import segment_name
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, snapshot_arrays
-from resnap.storage.sources.files import PLAIN
+from resnap.storage.sources.files import PLAIN, UNREADABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from resnap.replay.explain import batches_of
-from resnap.replay.largest_timestamp import UNREADABLE, largest_timestamps
+from resnap.replay.largest_timestamp import largest_timestamps
 from resnap.replay.producer_state import no_entry
 from resnap.replay.window import SegmentSpan
 from resnap.storage.errors import ConfigurationError
 from resnap.storage.log.indexes import AbortedTxn, read_transaction_index
 from resnap.storage.log.producer_snapshot import ENTRY_DTYPE, NO_OPEN_TRANSACTION, ProducerEntry, read_snapshot_array
 from resnap.storage.packed import pack_all
-from resnap.storage.sources.files import GONE, PLAIN
+from resnap.storage.sources.files import GONE, PLAIN, UNREADABLE
 from resnap.storage.threads import each
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ import numpy as np
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.replay.scan.splits import BLOCK_ENTRIES, open_index, read_entries
 from resnap.replay.window import TRANSACTION_MARGIN_MS
-from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.errors import FormatError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TimeIndexEntry, last_time_index_entries
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2, read_header
+from resnap.storage.sources.files import UNREADABLE
 from resnap.storage.threads import each
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from resnap.storage.readers import RangeReader
     from resnap.storage.sources.files import Sources
 
-UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
-"""A file is damaged or gone; a store that fails is no such case."""
 _SLACK_MS: Final = TRANSACTION_MARGIN_MS
 """How far neighbours may be out of order: by so much at least each window begins earlier than it must."""
 _BLOCK_BYTES: Final = 8 << 10

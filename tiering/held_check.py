@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 from resnap.replay.evidence import segment_spans
 from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import DISCARD
-from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError, VerificationError
+from resnap.storage.errors import ConfigurationError, VerificationError
+from resnap.storage.sources.files import UNREADABLE
 from resnap.storage.words import first_of, instant, some
 from resnap.tiering.judging.planning import load_facts, plan_replay
 from resnap.tiering.shipping.stored_rules import first_offset, is_from_less, is_narrower
@@ -101,7 +102,7 @@ def _cannot_decrypt(planner: Planner, order: TierOrder) -> ConfigurationError | 
         planner.sources.read(_locator(order, order.doubted[0]))
     except ConfigurationError as error:
         return error
-    except (FormatError, LogDirError, ObjectNotFoundError):
+    except UNREADABLE:
         return None  # of that one alone, which is said of it when it is compared
     return None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from resnap.storage.encryption import NO_KEYS, KeyRing
-from resnap.storage.errors import FileGoneError, ObjectNotFoundError
+from resnap.storage.errors import FileGoneError, FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.layouts.aiven.opening import facts_of_member, open_member
 from resnap.storage.readers import DELETED_HINT, FileFacts, FileReader, RangeReader, ReaderStream, translate_read_errors
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 STREAM_BYTES: Final = 1 << 20
 GONE: Final = (FileGoneError, ObjectNotFoundError)
 """The errors for a file that does not exist, local or in a store."""
+UNREADABLE: Final = (FormatError, LogDirError, ObjectNotFoundError)
+"""A file is damaged or gone; a store that fails is no such case."""
 _CUT: Final = re.compile(r"cut=([0-9]+):(.+)", re.DOTALL)
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.indexes import OFFSET_ENTRY, TIME_ENTRY
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION, read_snapshot, read_snapshot_array
+from resnap.storage.sources.files import UNREADABLE
 from resnap.tiering.controller.transactions.open_transaction import Ending, OpenTransaction
 from resnap.tiering.controller.transactions.state_log import known_states
 from resnap.tiering.judging.broker_start import NOTHING_WRONG
@@ -198,7 +198,7 @@ def _in_newest_snapshot(
         if not len(open_ms) or int(array["timestamp"].max()) - int(open_ms.min()) <= transaction_max_timeout_ms:
             return None
         entries = read_snapshot(content).values()
-    except (FormatError, LogDirError, ObjectNotFoundError):
+    except UNREADABLE:
         return None
     last_ms = max(entry.timestamp for entry in entries)
     hanging = [

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from resnap.storage.errors import ConfigurationError, FormatError, LogDirError, ObjectNotFoundError
+from resnap.storage.errors import ConfigurationError
 from resnap.storage.log.producer_snapshot import HEADER, read_snapshot_array
+from resnap.storage.sources.files import UNREADABLE
 from resnap.storage.threads import each
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _entries(snapshot: SnapshotFile, sources: Sources) -> Entries | None:
     """Return the entries of a snapshot; None if no broker could load it, or it cannot be read."""
     try:
         return read_snapshot_array(sources.read(snapshot.path), snapshot.offset)
-    except (FormatError, LogDirError, ObjectNotFoundError, ConfigurationError):
+    except (*UNREADABLE, ConfigurationError):
         return None
 
 

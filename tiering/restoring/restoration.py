@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.disk import is_there, reading
-from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, VerificationError
+from resnap.storage.errors import VerificationError
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import SegmentFiles
 from resnap.storage.log.checkpoints import read_leader_epochs
@@ -32,7 +32,7 @@ from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.producer_snapshot import load_snapshot, read_snapshot
 from resnap.storage.log.record_batch import LOG_OVERHEAD, MAGIC_V2
 from resnap.storage.readers import translate_read_errors
-from resnap.storage.sources.files import PLAIN, STREAM_BYTES
+from resnap.storage.sources.files import PLAIN, STREAM_BYTES, UNREADABLE
 from resnap.storage.threads import each
 from resnap.storage.whole_file import open_regular
 from resnap.tiering.shipping.segment_indexes import TransactionHistory
@@ -220,7 +220,7 @@ def kept_log_start(partition: PartitionDir, checkpoints: Sequence[str], sources:
 def _begins_at(sources: Sources, checkpoint: str) -> int | None:
     try:
         epochs = read_leader_epochs(sources.read(checkpoint))
-    except (FormatError, LogDirError, ObjectNotFoundError):
+    except UNREADABLE:
         return None
     return epochs[0].start_offset if epochs else None
 
@@ -236,7 +236,7 @@ def open_at_end(snapshot: str | None, sources: Sources) -> tuple[ProducerEntry, 
         return ()
     try:
         entries = read_snapshot(sources.read(snapshot)).values()
-    except (FormatError, LogDirError, ObjectNotFoundError):
+    except UNREADABLE:
         return ()
     found = [entry for entry in entries if entry.has_open_transaction]
     return tuple(sorted(found, key=lambda entry: entry.current_txn_first_offset))

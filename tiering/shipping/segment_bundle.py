@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from resnap.replay.scan.header_scan import ScanFacts
 from resnap.storage.crc32c import crc32c
-from resnap.storage.errors import FormatError, LogDirError, ObjectChangedError, ObjectNotFoundError
+from resnap.storage.errors import FormatError, LogDirError, ObjectChangedError
 from resnap.storage.layouts.manifest import ObjectKind
 from resnap.storage.layouts.segments import NewSegment, SegmentFile
 from resnap.storage.log.checkpoints import (
@@ -34,7 +34,7 @@ from resnap.storage.log.checkpoints import (
 from resnap.storage.log.log_dir import LOG_START_OFFSETS
 from resnap.storage.log.names import FileKind, FileState, parse_file_name
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.sources.files import GONE, PLAIN
+from resnap.storage.sources.files import GONE, PLAIN, UNREADABLE
 from resnap.storage.stores.urls import is_store_url
 from resnap.storage.whole_file import read_whole
 from resnap.tiering.judging.inventory import checkpointed_epochs
@@ -104,7 +104,7 @@ def reporting_change(segment: Segment, sources: Sources) -> Iterator[None]:
     """
     try:
         yield
-    except (FormatError, LogDirError, ObjectNotFoundError):
+    except UNREADABLE:
         check_unchanged(segment, sources)
         raise
     except ObjectChangedError as error:

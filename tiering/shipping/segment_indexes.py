@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from resnap.replay.scan.header_scan import Block, ScanFacts, SegmentRange, read_blocks
-from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, StoreAccessError, in_file
+from resnap.storage.errors import FormatError, LogDirError, StoreAccessError, in_file
 from resnap.storage.log.indexes import (
     AbortedTxn,
     OffsetIndexEntry,
@@ -41,7 +41,7 @@ from resnap.storage.log.indexes import (
     write_transaction_index,
 )
 from resnap.storage.log.record_batch import LOG_OVERHEAD
-from resnap.storage.sources.files import GONE, PLAIN
+from resnap.storage.sources.files import GONE, PLAIN, UNREADABLE
 from resnap.tiering.shipping.aborted_transactions import InheritedTransactions, SegmentTransactions, open_in
 from resnap.tiering.shipping.segment_pass import pass_over, transactions_of
 
@@ -308,7 +308,7 @@ def _open_in(snapshot: str, sources: Sources) -> dict[int, int]:
     """Return the first offsets of the open transactions in ``snapshot``; none if it cannot be read."""
     try:
         return open_in(sources.read(snapshot))
-    except (FormatError, LogDirError, ObjectNotFoundError):
+    except UNREADABLE:
         return {}
 
 
@@ -363,7 +363,7 @@ def read_segment(segment: Segment, sources: Sources) -> ReadSegment:
     """
     try:
         found = transactions_of(segment, sources)
-    except (FormatError, LogDirError, ObjectNotFoundError, StoreAccessError):
+    except (*UNREADABLE, StoreAccessError):
         found = None  # the replay says what is wrong with it
     return ReadSegment(segment, found, index_there(segment, sources) if segment.txnindex_bytes else ())
 

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
-from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, StoreAccessError, in_file
+from resnap.storage.errors import FormatError, StoreAccessError, in_file
 from resnap.storage.log.checkpoints import epochs_in, read_leader_epochs
 from resnap.storage.log.producer_snapshot import read_snapshot_array
+from resnap.storage.sources.files import UNREADABLE
 from resnap.tiering.shipping.aborted_transactions import Findings
 from resnap.tiering.shipping.segment_indexes import load_indexes
 from resnap.tiering.shipping.segment_pass import EpochsSeen
@@ -109,7 +110,7 @@ def _note_problems(locator: str, problems: list[str]) -> Iterator[None]:
             yield
     except StoreAccessError as error:
         problems.append(not_readable(locator, error))
-    except (FormatError, LogDirError, ObjectNotFoundError) as error:
+    except UNREADABLE as error:
         problems.append(str(error))
 
 
