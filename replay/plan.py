@@ -195,9 +195,14 @@ def _boundaries(
     known = evidence.at(sorted(wanted))
     inside = 0 if rules.full else window_begin(segments, rules)
     boundaries = []
-    largest_ms = -1
+    of_batches_ms = of_files_ms = -1
     for index, segment in enumerate(segments):
-        largest_ms = max(largest_ms, segment.largest_timestamp_ms or -1)
+        if segment.largest_timestamp_ms == segment.mtime_ms:  # no batch has a time, as before 0.10
+            of_files_ms = max(of_files_ms, segment.mtime_ms)
+        else:
+            of_batches_ms = max(of_batches_ms, segment.largest_timestamp_ms or -1)
+        # A copy may have lost the times of files, and then they say nothing of when producers were last seen.
+        largest_ms = of_files_ms if of_batches_ms < 0 else of_batches_ms
         offset = segment.next_base_offset
         if offset in wanted and offset is not None:
             boundaries.append(

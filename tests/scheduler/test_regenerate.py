@@ -50,6 +50,19 @@ def test_every_lost_snapshot_is_what_the_broker_had_written(
     assert tree(fixture.data) == before
 
 
+def test_a_copy_without_the_times_of_its_files_gives_the_same_snapshots(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    """Messages of before 0.10 have no time but that of their file, and producers came after them."""
+    shutil.copytree(broker_log, tmp_path / "copy", copy_function=shutil.copyfile)
+    for data in (broker_log, tmp_path / "copy"):
+        into = tmp_path / "of" / data.name
+        assert command("regenerate", data, "--as-of", "roll", "--into", into, *LOCAL).code == 0
+    made, again = (snapshots(tmp_path / "of" / name) for name in (broker_log.name, "copy"))
+    assert any(entries for name, entries in made.items() if name.startswith("legacy-0"))
+    assert again == made
+
+
 def test_all_boundaries_of_nine_days_are_what_the_broker_had_written(
     command: Resnap, fixture_set: Callable[[str], FixtureSet], tmp_path: Path
 ) -> None:
