@@ -26,7 +26,7 @@ from resnap.tiering.installing.installation import Outcome
 from resnap.tiering.judging import readiness
 from resnap.tiering.judging.inventory import SnapshotState
 from resnap.tiering.judging.known_faults import KNOWN_FAULTS, NEWEST_PATCH, Certainty, KnownFault
-from resnap.tiering.judging.refusal import HINTS, SETTING_HINTS, Reason, SettingReason, UnblockedBy
+from resnap.tiering.judging.refusal import HINTS, Reason, SettingReason, UnblockedBy
 from resnap.tiering.remote_log.announcement import StopAt, StopReason
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def codes() -> Iterator[str]:
         ("Why a segment is not shipped", Reason, dict(HINTS)),
         ("Whether tiering can be turned on for a partition, or a topic", readiness.Verdict, {}),
         ("What unblocks a partition", UnblockedBy, {}),
-        ("Which setting keeps a broker from tiering", SettingReason, dict(SETTING_HINTS)),
+        ("Which setting keeps a broker from tiering", SettingReason, dict(HINTS)),
         ("Why a segment is not announced", StopReason, {one: StopAt(one, 0, "").hint for one in StopReason}),
         ("What became of a staged snapshot", Outcome, {}),
     )
