@@ -30,7 +30,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, ObjectNotFoundError, in_file
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind
@@ -348,13 +348,13 @@ class LocalTiered:
     """Segments as brokers tier them, without a manifest."""
 
     name: str = "local-tiered"
-    folders: int = 2
-    is_plain_copy: bool = False
-    has_digests: bool = False
-    remedy_when_verified: str = REMEDY
-    needed_parts: frozenset[str] = NEEDED
+    folders: ClassVar = 2
+    is_plain_copy: ClassVar = False
+    has_digests: ClassVar = False
+    remedy_when_verified: ClassVar = REMEDY
+    needed_parts: ClassVar[frozenset[str]] = NEEDED
     """All but the transaction index."""
-    visible_by: str = ObjectKind.LOG
+    visible_by: ClassVar[str] = ObjectKind.LOG
     log_key = staticmethod(log_key)
     brokers_object = staticmethod(parse_key)
 

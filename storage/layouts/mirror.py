@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from resnap.storage.errors import ObjectNotFoundError, in_file
 from resnap.storage.log.log_dir import CLEAN_SHUTDOWN, LOG_DIR_MARKS, LogDir, Survey, dir_kind
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 class Mirror:
     """A plain copy of a log dir."""
 
-    folders: int = 1
+    folders: ClassVar = 1
     """The folder of a partition, which may be given alone."""
-    is_plain_copy: bool = True
+    is_plain_copy: ClassVar = True
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is a file of a log dir: of a partition's segment, or one that only a log dir has."""

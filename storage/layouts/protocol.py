@@ -11,7 +11,7 @@ too. A plain copy of a log dir (``mirror``) is only read. Settings of a single l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,15 +41,18 @@ if TYPE_CHECKING:
 class Tiered(Protocol):
     """Reads what was tiered to a store, by Resnap or by brokers."""
 
-    @property
-    def folders(self) -> int:
-        """Number of folders between the root of the layout and its segments; a source may name some of them."""
-        ...
-
-    @property
-    def is_plain_copy(self) -> bool:
-        """Whether the store is a copy of a log dir, so that a local directory of it is an ordinary log dir."""
-        ...
+    folders: ClassVar[int]
+    """Number of folders between the root of the layout and its segments; a source may name some of them."""
+    is_plain_copy: ClassVar[bool]
+    """Whether the store is a copy of a log dir, so that a local directory of it is an ordinary log dir."""
+    remedy_when_verified: ClassVar[str]
+    """What to do about a segment that verification finds damaged."""
+    has_digests: ClassVar[bool]
+    """Whether manifests have digests of all objects; else objects can only be compared with each other."""
+    needed_parts: ClassVar[frozenset[str]]
+    """The objects without which brokers cannot read a segment; none where they read nothing."""
+    visible_by: ClassVar[str]
+    """The object by which readers that know no metadata take a segment of brokers for complete."""
 
     def is_key(self, key: str) -> bool:
         """Whether ``key`` is one that the layout could have made."""
@@ -79,16 +82,6 @@ class Tiered(Protocol):
     @property
     def name(self) -> str:
         """The name of the layout in settings and messages."""
-        ...
-
-    @property
-    def remedy_when_verified(self) -> str:
-        """What to do about a segment that verification finds damaged."""
-        ...
-
-    @property
-    def has_digests(self) -> bool:
-        """Whether manifests have digests of all objects; else objects can only be compared with each other."""
         ...
 
     def log_key(
@@ -144,16 +137,6 @@ class Tiered(Protocol):
         """
         ...
 
-    @property
-    def needed_parts(self) -> frozenset[str]:
-        """The objects without which brokers cannot read a segment; none where they read nothing."""
-        ...
-
-    @property
-    def visible_by(self) -> str:
-        """The object by which readers that know no metadata take a segment of brokers for complete."""
-        ...
-
     def brokers_object(self, key: str) -> SegmentKey | None:
         """Return which segment an object belongs to; None if brokers do not read it in this layout."""
         ...
@@ -162,29 +145,18 @@ class Tiered(Protocol):
 class Layout(Tiered, Protocol):
     """Ships segments, finds them again and reads them back; a store may also hold the remains of killed runs."""
 
+    may_overlap: ClassVar[bool]
+    """Whether readers can handle overlapping segments."""
+    keeps_snapshots_as_found: ClassVar[bool]
+    """Whether a broker's own snapshot keeps its entry order; else equal states are equal objects."""
+    needs: ClassVar[SegmentNeeds]
+    """What shipping takes."""
+    remedy: ClassVar[str]
+    """What to do about a damaged segment that conflicts with a new one."""
+
     @property
     def key_prefix(self) -> str:
         """The prefix of all keys of brokers."""
-        ...
-
-    @property
-    def may_overlap(self) -> bool:
-        """Whether readers can handle overlapping segments."""
-        ...
-
-    @property
-    def keeps_snapshots_as_found(self) -> bool:
-        """Whether a broker's own snapshot keeps its entry order; else equal states are equal objects."""
-        ...
-
-    @property
-    def needs(self) -> SegmentNeeds:
-        """What shipping takes."""
-        ...
-
-    @property
-    def remedy(self) -> str:
-        """What to do about a damaged segment that conflicts with a new one."""
         ...
 
     def objects_of(self, segment: NewSegment, store: ObjectStore) -> SegmentObjects:

@@ -25,7 +25,7 @@ import json
 import secrets
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.encryption import new_cipher
@@ -103,20 +103,20 @@ class Aiven:
     form: SegmentForm = field(default_factory=SegmentForm)
     """How segments are written."""
     name: str = "aiven"
-    folders: int = 2
-    is_plain_copy: bool = False
-    may_overlap: bool = False
+    folders: ClassVar = 2
+    is_plain_copy: ClassVar = False
+    may_overlap: ClassVar = False
     """Brokers write here, too, and expect one chain."""
-    keeps_snapshots_as_found: bool = True
+    keeps_snapshots_as_found: ClassVar = True
     """As a broker would have shipped them."""
-    needed_parts: frozenset[str] = frozenset({members.LOG, members.INDEXES, members.MANIFEST})
+    needed_parts: ClassVar = frozenset({members.LOG, members.INDEXES, members.MANIFEST})
     """All three objects of the plugin."""
-    visible_by: str = members.MANIFEST
-    needs: SegmentNeeds = _NEEDS
-    has_digests: bool = False
+    visible_by: ClassVar = members.MANIFEST
+    needs: ClassVar = _NEEDS
+    has_digests: ClassVar = False
     """Those of the plugin have none."""
-    remedy: str = REMEDY
-    remedy_when_verified: str = REMEDY
+    remedy: ClassVar = REMEDY
+    remedy_when_verified: ClassVar = REMEDY
     brokers_object = staticmethod(members.parse_key)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from uuid import uuid5
 
 from resnap.storage.crc32c import crc32c
@@ -89,18 +89,18 @@ class Flat:
     object_key: Callable[[NewSegment, UUID, ObjectKind], str] = key_beside
     """Gives the key of an object that a manifest names; those of a segment differ only in extension, the kind."""
     key_prefix: str = ""
-    folders: int = 4
-    needed_parts: frozenset[str] = frozenset()
+    folders: ClassVar = 4
+    needed_parts: ClassVar[frozenset[str]] = frozenset()
     """None: what brokers read of it they find as in ``LocalTiered``."""
-    visible_by: str = ""
-    is_plain_copy: bool = False
-    may_overlap: bool = True
+    visible_by: ClassVar = ""
+    is_plain_copy: ClassVar = False
+    may_overlap: ClassVar = True
     """Readers take one chain."""
-    keeps_snapshots_as_found: bool = False
-    needs: SegmentNeeds = _NEEDS
-    has_digests: bool = True
-    remedy_when_verified: str = TIER_AGAIN
-    remedy: str = "see `resnap verify URL`; delete the manifest to ship the segment again"
+    keeps_snapshots_as_found: ClassVar = False
+    needs: ClassVar = _NEEDS
+    has_digests: ClassVar = True
+    remedy_when_verified: ClassVar = TIER_AGAIN
+    remedy: ClassVar = "see `resnap verify URL`; delete the manifest to ship the segment again"
     log_key = staticmethod(log_key)
     listing = staticmethod(list_shipped)
     manifest_records = staticmethod(manifest_records)
