@@ -1,25 +1,64 @@
-"""Shows what a run of ``tier`` would ship, at most, and what a store would take for it."""
+"""Shows what a run of ``tier`` would ship, at most, and the requests that it needs, at Amazon S3's prices.
+
+The requests are those of a store that keeps checks and conditions, as Amazon S3 does over HTTPS, and of topics with an
+id. Segments that are on their way at once share a listing; each is counted.
+"""
 
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from resnap.scheduler.job.contract import Reported
 from resnap.scheduler.job.reports import MOST_ROWS
 from resnap.scheduler.verbs.planned import AND_DO_IT, DryRunView
+from resnap.storage.stores.s3_upload import PART_BYTES, WHOLE_BYTES, requests_for
 from resnap.storage.words import agreeing, human_bytes, human_count, some
-from resnap.tiering.shipping.requests import requests_of
 from resnap.tiering.tier import LeftToShip
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from resnap.scheduler.output.rendering import Row
+    from resnap.storage.log.partition_dir import Segment
     from resnap.tiering.planner import TierOrder
     from resnap.tiering.selection import Scope
-    from resnap.tiering.shipping.requests import Requests
     from resnap.tiering.shipping.segment_copy import Uploading
+
+PUT_USD: Final = 5e-6
+"""Of S3 Standard; also for a LIST, and for each request of an upload in parts."""
+GET_USD: Final = 0.4e-6
+
+
+class Requests(NamedTuple):
+    """How many requests of each kind; a HEAD is sent by the probe of a run alone."""
+
+    puts: int
+    lists: int
+    gets: int
+
+    @property
+    def usd(self) -> float:
+        """What they cost."""
+        return (self.puts + self.lists) * PUT_USD + self.gets * GET_USD
+
+
+def requests_of(left: Iterable[Sequence[Segment]], uploading: Uploading) -> Requests:
+    """Return what shipping the segments that are left of each partition needs, once that is known."""
+    needs = uploading.layout.needs
+    whole_bytes = WHOLE_BYTES if needs.is_log_known else PART_BYTES
+    partitions = [segments for segments in left if segments]
+    number = sum(map(len, partitions))
+    objects, in_parts = needs.objects * number, 0
+    for segment in (segment for segments in partitions for segment in segments):
+        objects += needs.has_transaction_index and bool(segment.txnindex_bytes)
+        in_parts += requests_for(segment.size_bytes, whole_bytes) - 1
+    read_back = objects if uploading.verification == "read-back" else 0
+    return Requests(
+        puts=objects + in_parts + number + len(partitions),
+        lists=needs.lists * number + needs.partition_lists * len(partitions),
+        gets=read_back + number + 2 * len(partitions),
+    )
 
 
 def next_of(scope: Scope, to: str, *, shipped: int) -> Iterator[str]:

@@ -10,11 +10,11 @@ from urllib.parse import unquote
 
 import pytest
 
+from resnap.scheduler.verbs.dry_tier import requests_of
 from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.sources.registry import layout_named
 from resnap.storage.stores.probe import Check, UploadChecks
 from resnap.storage.stores.s3_upload import PART_BYTES, WHOLE_BYTES
-from resnap.tiering.shipping.requests import requests_of
 from resnap.tiering.shipping.segment_copy import Uploading
 
 if TYPE_CHECKING:
