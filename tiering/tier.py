@@ -355,8 +355,8 @@ def _keep_outcome(work: TierWork, order: TierOrder, replayed: Replayed, shipment
     """Keep for later runs what was refused and written, and add to ``shipment`` what else is known of it."""
     cache, cached = work.planner.run_cache, replayed.planned.cached
     if cache is not None and cached is not None:
-        said = None if shipment.failures else shipment.eligibility
-        cache.keep_shipment(cached, replayed.result, said, order.store_url)
+        refused = None if shipment.failures else shipment.eligibility
+        cache.keep(cached, replayed.result, refused, order.store_url)
         written = map(zlib.decompress, shipment.manifests)
         cache.add_manifests(order.selected.inventory.partition, {written_version(body): body for body in written})
     shipment.manifests.clear()

@@ -29,7 +29,7 @@ from resnap.storage.layouts.aiven.members import member_of
 from resnap.storage.log.indexes import OFFSET_ENTRY
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
 from resnap.storage.log.producer_snapshot import NO_OPEN_TRANSACTION
-from resnap.storage.log.record_batch import HEADER
+from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD
 from resnap.storage.stores.urls import is_store_url, local_path
 
 if TYPE_CHECKING:
@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 KEPT_ANCHORS: Final = 8
 HOPS: Final = 256
 """Batches that may follow the last one in the index; a broker adds an entry every 4 KiB or so."""
-_OVERHEAD: Final = 12
-"""Bytes of a batch before what its length counts: the base offset, and the length itself."""
 _UNREADABLE: Final = (FormatError, LogDirError)
 
 
@@ -344,7 +342,7 @@ def _last_indexed(segment: Segment, sources: Sources) -> int | None:
     """Return the position of the last batch in the offset index; None if it has no valid one."""
     if not segment.index_bytes or segment.index_bytes % OFFSET_ENTRY.size:
         return None
-    with sources.open(f"{segment.path.removesuffix('.log')}.index") as index:
+    with sources.open(segment.sibling("index")) as index:
         tail = index.read(max(segment.index_bytes - OFFSET_ENTRY.size, 0), OFFSET_ENTRY.size)
     position = int(OFFSET_ENTRY.unpack(tail)[1]) if len(tail) == OFFSET_ENTRY.size else 0
     return position if 0 < position < segment.size_bytes else None
@@ -354,9 +352,9 @@ def _last_header(log: RangeReader, position: int) -> bytes:
     """Return the header of the last batch, by hopping from the one at ``position``."""
     header = log.read(position, HEADER.size)
     for _ in range(HOPS):
-        position += _OVERHEAD + int.from_bytes(header[8:_OVERHEAD], "big", signed=True)
+        position += LOG_OVERHEAD + int.from_bytes(header[8:LOG_OVERHEAD], "big", signed=True)
         following = log.read(position, HEADER.size) if position + HEADER.size <= log.size_bytes else b""
-        if len(following) < HEADER.size or int.from_bytes(following[8:_OVERHEAD], "big", signed=True) <= 0:
+        if len(following) < HEADER.size or int.from_bytes(following[8:LOG_OVERHEAD], "big", signed=True) <= 0:
             break
         header = following
     return header

@@ -312,14 +312,15 @@ class CachedPartition:
 
 
 def look_up(
-    files: CacheFiles | None, inventory: PartitionInventory, rules: ReplayRules, sources: Sources
+    files: CacheFiles, inventory: PartitionInventory, rules: ReplayRules, sources: Sources, *, fresh: bool = False
 ) -> CachedPartition:
-    """Return the results of a partition that are still valid under ``rules``; empty if there are no ``files``."""
+    """Return the results of a partition that are still valid under ``rules``; none if it is to begin ``fresh``."""
     partition = inventory.partition
     directory = directory_key(partition)
-    stored = CachedResults() if files is None else files.load(partition)
-    end = unchanged_up_to(partition.segments, stored.marks, sources) if stored.marks else None
-    results = replace(stored.below(end).under(rules), topic_id=partition.topic_id)
+    stored = files.load(partition)
+    known = CachedResults() if fresh else stored
+    end = unchanged_up_to(partition.segments, known.marks, sources) if known.marks else None
+    results = replace(known.below(end).under(rules), topic_id=partition.topic_id)
     return CachedPartition(inventory=inventory, directory=directory, found=(results, stored))
 
 
@@ -387,9 +388,9 @@ def _marks(partition: PartitionDir, results: CachedResults, sources: Sources) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCache:
-    """The cached results, as the runs of one command use them; empty if there are no ``files``."""
+    """The cached results, as the runs of one command use them."""
 
-    files: CacheFiles | None
+    files: CacheFiles
     rules: ReplayRules
     sources: Sources
     s3: S3Settings
@@ -401,30 +402,26 @@ class RunCache:
 
     def look_up(self, inventory: PartitionInventory) -> CachedPartition:
         """Return the cached results of a partition that are still valid."""
-        if self.fresh and self.files is not None:
-            blank = look_up(None, inventory, self.rules, self.sources)
-            return replace(blank, found=(blank.results, self.files.load(inventory.partition)))
-        return look_up(self.files, inventory, self.rules, self.sources)
+        return look_up(self.files, inventory, self.rules, self.sources, fresh=self.fresh)
 
     def look_up_to_wait(self, inventory: PartitionInventory) -> CachedPartition:
         """Return the same for a run that looks all partitions up before it works on the first: compressed."""
         found = self.look_up(inventory).compressed()
-        if self.files is not None:
-            self.files.forget(inventory.partition)
+        self.files.forget(inventory.partition)
         return found
 
     def manifests(self, partition: PartitionDir) -> dict[str, bytes]:
         """Return the manifests of a partition that earlier runs have seen or written, by version."""
-        return {} if self.files is None or self.fresh else self.files.manifests(partition)
+        return {} if self.fresh else self.files.manifests(partition)
 
     def keep_manifests(self, partition: PartitionDir, seen: dict[str, bytes], *, before: dict[str, bytes]) -> None:
         """Keep the manifests of a partition that were ``seen`` in a store now."""
-        if self.files is not None and seen != before:
+        if seen != before:
             self.files.save_manifests(partition, seen)
 
     def add_manifests(self, partition: PartitionDir, written: dict[str, bytes]) -> None:
         """Add the manifests that this run has ``written`` to those of the partition in the cache."""
-        if self.files is not None and written:
+        if written:
             self.files.save_manifests(partition, self.files.manifests(partition) | written)
 
     def still_valid(self, cached: CachedPartition, wanted: Iterable[int], url: str) -> tuple[CachedBoundary, ...]:
@@ -443,34 +440,24 @@ class RunCache:
 
     def begin(self, plan: PartitionPlan, cached: CachedPartition) -> PartitionPlan:
         """Let ``plan`` begin at the nearest cached state, and cache states for the next run."""
-        if self.files is None or not self.states:
+        if not self.states:
             return plan
         begun = begin_at_anchor(plan, cached.results.anchors)
         return replace(begun, keep_in=str(self.files.directory(cached.partition)))
 
-    def keep(self, cached: CachedPartition, result: PartitionResult | None) -> None:
-        """Cache the result of a replay; None if none was needed."""
-        if self.files is not None:
-            self._save(cached, with_result(cached, result, self.rules, self.now_ms(), self.sources))
-
-    def _save(self, cached: CachedPartition, results: CachedResults) -> None:
-        if self.files is not None and results != cached.stored:
-            self.files.save(cached.partition, results, before=cached.stored)
-
-    def keep_shipment(
+    def keep(
         self,
         cached: CachedPartition,
-        result: PartitionResult,
-        eligibility: Candidates | None,
-        store: str,
+        result: PartitionResult | None,
+        refused: Candidates | None = None,
+        store: str = "",
     ) -> None:
-        """Cache the result of a replay, and the refusals if everything eligible was shipped; else None."""
-        if self.files is None:
-            return
+        """Cache the result of a replay, if one was needed; and what is ``refused``, where all else is in ``store``."""
         results = with_result(cached, result, self.rules, self.now_ms(), self.sources)
-        if eligibility is not None:
-            results = with_refusals(results, eligibility, store=store, now_ms=self.now_ms())
-        self._save(cached, results)
+        if refused is not None:
+            results = with_refusals(results, refused, store=store, now_ms=self.now_ms())
+        if results != cached.stored:
+            self.files.save(cached.partition, results, before=cached.stored)
 
 
 def nothing_to_read(topic_partition: TopicPartition, rules: ReplayRules) -> PartitionPlan:
