@@ -18,6 +18,7 @@ from resnap.replay.evidence import segment_spans
 from resnap.replay.results import BoundaryOutcome
 from resnap.replay.staging import DISCARD
 from resnap.storage.errors import ConfigurationError, VerificationError
+from resnap.storage.log.names import OffsetRange
 from resnap.storage.sources.files import UNREADABLE
 from resnap.storage.words import first_of, instant, some
 from resnap.tiering.judging.planning import load_facts, plan_replay
@@ -176,13 +177,13 @@ def _lack(
 
 def _offsets(segments: Iterable[ShippedSegment]) -> str:
     """Return ranges of offsets, with adjoining ones joined."""
-    ranges: list[tuple[int, int]] = []
-    for start, end in sorted((segment.base_offset, segment.next_base_offset) for segment in segments):
-        if ranges and ranges[-1][1] >= start:
-            ranges[-1] = (ranges[-1][0], max(end, ranges[-1][1]))
+    ranges: list[OffsetRange] = []
+    for start, end in sorted(segment.offsets for segment in segments):
+        if ranges and ranges[-1].end >= start:
+            ranges[-1] = OffsetRange(ranges[-1].start, max(end, ranges[-1].end))
         else:
-            ranges.append((start, end))
-    return first_of([f"[{start}, {end})" for start, end in ranges], MOST_SHOWN)
+            ranges.append(OffsetRange(start, end))
+    return first_of(ranges, MOST_SHOWN)
 
 
 def _as_of(rules: ReplayRules) -> str:

@@ -277,9 +277,7 @@ class PartRepair:
             partition = self._find(at, chain.topic_id, lease_name(chain.cluster_id, at))
             failures = self.failures if partition is None else partition.failures
             for gap in chain.gaps:
-                what = (
-                    f"{at}: nothing is stored of the offsets [{gap.start}, {gap.end}), whose snapshots are not repaired"
-                )
+                what = f"{at}: nothing is stored of the offsets {gap}, whose snapshots are not repaired"
                 failures.append(VerificationError(what, hint=_GAP))
 
     def _take(self, found: SnapshotCheck) -> None:

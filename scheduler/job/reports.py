@@ -117,7 +117,8 @@ def chain_row(chain: Chain) -> Row:
         "gaps": [list(gap) for gap in chain.gaps],
         "breaks": [list(gap) for gap in chain.breaks],
         "overlaps": [
-            {"startOffset": one.start, "endOffset": one.end, "oneLineage": one.is_one_lineage} for one in chain.overlaps
+            {"startOffset": one.offsets.start, "endOffset": one.offsets.end, "oneLineage": one.is_one_lineage}
+            for one in chain.overlaps
         ],
     }
 

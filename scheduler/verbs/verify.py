@@ -248,7 +248,7 @@ def _chain_result(one: Chain, context: Context) -> Reported[Chain]:
     return Reported(
         faults=(*gaps, *overlaps),
         warnings=tuple(
-            f"{one.topic_partition}: two segments have the offsets [{two.start}, {two.end}); their leader epochs are"
+            f"{one.topic_partition}: two segments have the offsets {two.offsets}; their leader epochs are"
             " the same there"
             for two in shared
         ),
@@ -259,20 +259,18 @@ def _chain_result(one: Chain, context: Context) -> Reported[Chain]:
 def chain_gaps(chain: Chain) -> Iterator[VerificationError]:
     """Yield where readers of a partition's shipped segments would stop."""
     for gap in chain.gaps:
-        what = f"{chain.topic_partition}: nothing was shipped of the offsets [{gap.start}, {gap.end})"
+        what = f"{chain.topic_partition}: nothing was shipped of the offsets {gap}"
         yield VerificationError(what, hint=_SHIP_THE_GAP)
 
 
 def chain_overlaps(chain: Chain) -> Iterator[VerificationError]:
     """Yield where readers of a partition's shipped segments could take either of two histories."""
     for gap in chain.breaks:
-        what = (
-            f"{chain.topic_partition}: no segment begins where another ends on the way through [{gap.start}, {gap.end})"
-        )
+        what = f"{chain.topic_partition}: no segment begins where another ends on the way through {gap}"
         yield VerificationError(what, hint=_CHOOSE)
     for overlap in chain.overlaps:
         if not overlap.is_one_lineage:
-            what = f"{chain.topic_partition}: two segments have the offsets [{overlap.start}, {overlap.end})"
+            what = f"{chain.topic_partition}: two segments have the offsets {overlap.offsets}"
             yield VerificationError(f"{what}, under different leader epochs", hint=_CHOOSE)
 
 

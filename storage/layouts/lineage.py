@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from resnap.storage.errors import FileGoneError, LogDirError, ObjectNotFoundError
 from resnap.storage.log.checkpoints import epochs_in
+from resnap.storage.log.names import OffsetRange
 from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD
 from resnap.storage.stores.ranged_reader import ranged_reader
 
@@ -53,17 +54,10 @@ def is_one_lineage(one: ManifestFacts, other: ManifestFacts) -> bool:
     return start >= end or epochs_in(one.leader_epochs, start, end) == epochs_in(other.leader_epochs, start, end)
 
 
-class Span(NamedTuple):
-    """The offsets [start, end), of a segment or between segments."""
-
-    start: int
-    end: int
-
-
 class StoredRanges:
     """The ranges of offsets that stored segments cover, and the boundaries that a reader reaches from their start."""
 
-    def __init__(self, spans: Iterable[Span]) -> None:
+    def __init__(self, spans: Iterable[OffsetRange]) -> None:
         self.spans = set(spans)
         self.reached: set[int] = set()
         """Boundaries that segments, one after the other, reach from the beginning of their range."""
@@ -72,7 +66,7 @@ class StoredRanges:
         for span in sorted(self.spans):
             self._add(span)
 
-    def _add(self, span: Span) -> None:
+    def _add(self, span: OffsetRange) -> None:
         if not self._ends or span.start > self._ends[-1]:
             self._starts.append(span.start)
             self._ends.append(span.end)
@@ -91,7 +85,7 @@ class StoredRanges:
         index = bisect_right(self._starts, offset)
         return self._starts[index] if index < len(self._starts) else None
 
-    def cover(self, span: Span) -> bool:
+    def cover(self, span: OffsetRange) -> bool:
         """Whether the segments hold all offsets of ``span``."""
         index = bisect_right(self._starts, span.start) - 1
         return index >= 0 and self._ends[index] >= span.end
@@ -105,7 +99,7 @@ def chain_of(manifests: Iterable[L]) -> list[L]:
     up to the highest end to which segments lead.
     """
     found = list(manifests)
-    reached = StoredRanges(Span(segment.base_offset, segment.next_base_offset) for segment in found).reached
+    reached = StoredRanges(segment.offsets for segment in found).reached
     chain: list[L] = []
     from_the_top = sorted(enumerate(found), key=lambda one: (one[1].next_base_offset, one[0]), reverse=True)
     for _, next_below in from_the_top:
@@ -206,10 +200,9 @@ def first_batch(piece: OpenableSegment, offset: int) -> tuple[int, bytes]:
 
 
 class Overlap(NamedTuple):
-    """Offsets [start, end) that two segments share."""
+    """Offsets that two segments share."""
 
-    start: int
-    end: int
+    offsets: OffsetRange
     is_one_lineage: bool
     """Whether the leader epochs of both agree there."""
 
@@ -224,10 +217,10 @@ class Chain:
     start: int
     end: int
     segments: int
-    gaps: tuple[Span, ...]
+    gaps: tuple[OffsetRange, ...]
     """Offsets that no segment of the chain has, between others."""
     overlaps: tuple[Overlap, ...]
-    breaks: tuple[Span, ...]
+    breaks: tuple[OffsetRange, ...]
     """Offsets that the chain lacks though there are segments with them: none of those begins where another ends."""
     layout: str = ""
     """Name of the layout whose manifests or keys name its segments; a store may hold several."""
@@ -245,7 +238,7 @@ def chains_of(manifests: Iterable[ManifestFacts]) -> list[Chain]:
 
 def _chain(manifests: list[ManifestFacts]) -> Chain:
     """Return the chain of one partition; segments with the same offsets count once."""
-    by_range = {(manifest.base_offset, manifest.next_base_offset): manifest for manifest in manifests}
+    by_range = {manifest.offsets: manifest for manifest in manifests}
     ordered = [by_range[offsets] for offsets in sorted(by_range)]
     last = ordered[-1]
     return Chain(
@@ -261,20 +254,20 @@ def _chain(manifests: list[ManifestFacts]) -> Chain:
     )
 
 
-def _gaps(ordered: Sequence[ManifestFacts]) -> Iterator[Span]:
+def _gaps(ordered: Sequence[ManifestFacts]) -> Iterator[OffsetRange]:
     reached = ordered[0].base_offset
     for manifest in ordered:
         if manifest.base_offset > reached:
-            yield Span(reached, manifest.base_offset)
+            yield OffsetRange(reached, manifest.base_offset)
         reached = max(reached, manifest.next_base_offset)
 
 
-def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[Span]:
+def _breaks(ordered: Sequence[ManifestFacts]) -> Iterator[OffsetRange]:
     gaps = set(_gaps(ordered))
     start, end = ordered[0].base_offset, max(manifest.next_base_offset for manifest in ordered)
-    links = [(manifest.base_offset, manifest.next_base_offset) for manifest in chain_of(ordered)]
-    for below, above in pairwise([(start, start), *links, (end, end)]):
-        between = Span(below[1], above[0])
+    links = [manifest.offsets for manifest in chain_of(ordered)]
+    for below, above in pairwise([OffsetRange(start, start), *links, OffsetRange(end, end)]):
+        between = OffsetRange(below.end, above.start)
         if between.start < between.end and between not in gaps:
             yield between
 
@@ -284,6 +277,6 @@ def _overlaps(ordered: Sequence[ManifestFacts]) -> Iterator[Overlap]:
     farthest = ordered[0]
     for manifest in ordered[1:]:
         if manifest.base_offset < farthest.next_base_offset:
-            start, end = manifest.base_offset, min(manifest.next_base_offset, farthest.next_base_offset)
-            yield Overlap(start, end, is_one_lineage(farthest, manifest))
+            shared = OffsetRange(manifest.base_offset, min(manifest.next_base_offset, farthest.next_base_offset))
+            yield Overlap(shared, is_one_lineage(farthest, manifest))
         farthest = max(farthest, manifest, key=lambda segment: segment.next_base_offset)

@@ -37,7 +37,7 @@ from fastavro.schema import to_parsing_canonical_form
 from resnap.storage.crc32c import crc32c
 from resnap.storage.errors import FormatError, add_hint, parser_says
 from resnap.storage.log.checkpoints import LeaderEpoch
-from resnap.storage.log.names import TopicPartition, topic_name_problem
+from resnap.storage.log.names import OffsetRange, TopicPartition, topic_name_problem
 from resnap.storage.log.producer_snapshot import LeftOut
 from resnap.storage.messages.wire import uuid_text
 from resnap.storage.stores.protocol import is_safe_path
@@ -176,6 +176,11 @@ class ManifestFacts:
     def topic_partition(self) -> TopicPartition:
         """The partition that it is of."""
         return TopicPartition(self.topic, self.partition)
+
+    @property
+    def offsets(self) -> OffsetRange:
+        """Its offsets."""
+        return OffsetRange(self.base_offset, self.next_base_offset)
 
     @property
     def log_id(self) -> tuple[str, TopicPartition, str]:

@@ -207,8 +207,8 @@ def _check_lineage(topic_partition: TopicPartition, ordered: Sequence[ManifestFa
     for manifest in ordered[1:]:
         if not is_one_lineage(farthest, manifest):
             raise VerificationError(
-                f"{topic_partition}: the segments [{farthest.base_offset}, {farthest.next_base_offset}) and"
-                f" [{manifest.base_offset}, {manifest.next_base_offset}) overlap under different leader epochs",
+                f"{topic_partition}: the segments {farthest.offsets} and {manifest.offsets} overlap under different"
+                " leader epochs",
                 hint=hint,
             )
         farthest = max(farthest, manifest, key=attrgetter("next_base_offset"))

@@ -32,6 +32,16 @@ _REMOTE_INDEX_CACHE: Final = "remote-log-index-cache"
 _NAMED_BY_OFFSET: Final = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".swap", ".cleaned")
 
 
+class OffsetRange(NamedTuple):
+    """The offsets [start, end), of a segment or between segments."""
+
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"[{self.start}, {self.end})"
+
+
 class TopicPartition(NamedTuple):
     """A partition of a topic; sorts by topic, then by number."""
 

@@ -38,7 +38,7 @@ def test_gaps_and_overlaps_are_what_counting_shows(ranges: list[tuple[int, int]]
         for offset in range(base, base + length):
             counts[offset] += 1
     assert {o for gap in chain.gaps for o in range(*gap)} == {o for o, count in counts.items() if not count}
-    shared = {o for one in chain.overlaps for o in range(one.start, one.end)}
+    shared = {o for one in chain.overlaps for o in range(*one.offsets)}
     assert shared == {o for o, count in counts.items() if count > 1}
     assert all(one.is_one_lineage for one in chain.overlaps)
     assert chain.segments == len(set(ranges))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.lineage import Span
+from resnap.storage.log.names import OffsetRange
 from resnap.tiering.shipping.placement import Placement, PlacementVerdict, place
 from tests.cases import each
 from tests.examples import examples
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 LENGTH = 14
-Store = frozenset[Span]
+Store = frozenset[OffsetRange]
 
 
 class Turn(NamedTuple):
@@ -35,8 +35,8 @@ class Turn(NamedTuple):
     """Steps."""
 
     @property
-    def candidates(self) -> list[Span]:
-        spans = (Span(*both) for both in pairwise(self.boundaries))
+    def candidates(self) -> list[OffsetRange]:
+        spans = (OffsetRange(*both) for both in pairwise(self.boundaries))
         return [span for span in spans if span.start not in self.gone and span.end > self.log_start]
 
     @property
@@ -56,17 +56,17 @@ TURNS = st.builds(
 )
 
 
-def offsets(spans: Iterable[Span]) -> set[int]:
+def offsets(spans: Iterable[OffsetRange]) -> set[int]:
     return {offset for span in spans for offset in range(*span)}
 
 
-def beginnings(spans: Iterable[Span]) -> set[int]:
+def beginnings(spans: Iterable[OffsetRange]) -> set[int]:
     """Return where stretches begin."""
     spans = list(spans)
     return {one.start for one in spans if not any(other.start < one.start <= other.end for other in spans)}
 
 
-def reached(spans: Iterable[Span]) -> set[int]:
+def reached(spans: Iterable[OffsetRange]) -> set[int]:
     """Return the boundaries to which segments lead from the beginning of their stretch."""
     spans = sorted(spans)
     found = beginnings(spans)
@@ -76,13 +76,13 @@ def reached(spans: Iterable[Span]) -> set[int]:
     return found
 
 
-def is_sound(spans: Iterable[Span]) -> bool:
+def is_sound(spans: Iterable[OffsetRange]) -> bool:
     """Whether all segments can be passed on the way from the beginning of their stretch."""
     spans = list(spans)
     return {one.start for one in spans} <= reached(spans)
 
 
-def readable(spans: Iterable[Span]) -> set[int]:
+def readable(spans: Iterable[OffsetRange]) -> set[int]:
     """Return the offsets through which a reader finds a way down, from where each stretch ends to where it begins."""
     spans = sorted(spans, reverse=True)
     ends = {one.end for one in spans if not any(other.start <= one.end < other.end for other in spans)}
@@ -185,8 +185,8 @@ def check(turns: Sequence[Turn]) -> None:
         store = shipped(store, turn, placement)
 
 
-def spans(*ranges: tuple[int, int]) -> list[Span]:
-    return [Span(*one) for one in ranges]
+def spans(*ranges: tuple[int, int]) -> list[OffsetRange]:
+    return [OffsetRange(*one) for one in ranges]
 
 
 @each(

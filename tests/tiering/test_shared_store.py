@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from resnap.storage.layouts.flat.keys import object_key
 from resnap.storage.layouts.flat.layout import Flat
-from resnap.storage.layouts.lineage import Span, StoredRanges, chain_of, chains_of, is_one_lineage
+from resnap.storage.layouts.lineage import StoredRanges, chain_of, chains_of, is_one_lineage
 from resnap.storage.layouts.manifest import ObjectKind, write_manifest
 from resnap.storage.log.checkpoints import LeaderEpoch, epochs_in, write_leader_epochs
-from resnap.storage.log.names import TopicPartition
+from resnap.storage.log.names import OffsetRange, TopicPartition
 from resnap.storage.log.partition_dir import PartitionDir, Segment
 from resnap.storage.stores.memory import MemoryObjectStore
 from resnap.tiering.judging.eligibility import Candidates
@@ -61,8 +61,8 @@ class Turn(NamedTuple):
     killed_after: int = 99
 
     @property
-    def spans(self) -> list[Span]:
-        return [Span(*both) for both in pairwise(self.boundaries)]
+    def spans(self) -> list[OffsetRange]:
+        return [OffsetRange(*both) for both in pairwise(self.boundaries)]
 
     @property
     def known(self) -> tuple[LeaderEpoch, ...]:
@@ -100,7 +100,7 @@ def candidates(turn: Turn, directory: Path) -> Candidates:
     return Candidates(inventory=inventory, high_watermark=LENGTH, segments=segments, refusals=())
 
 
-def publish(store: ObjectStore, span: Span, epochs: Sequence[LeaderEpoch]) -> None:
+def publish(store: ObjectStore, span: OffsetRange, epochs: Sequence[LeaderEpoch]) -> None:
     where = {"cluster_id": None, "topic": "payments", "topic_id": None, "partition": 0, "base_offset": span.start}
     name = uuid5(NAMESPACE_URL, f"{span} {uuid4()}")
     keys = {kind: object_key(**where, segment_id=name, extension=kind) for kind in ("log", "snapshot", "manifest")}
@@ -118,18 +118,18 @@ def publish(store: ObjectStore, span: Span, epochs: Sequence[LeaderEpoch]) -> No
     store.put(keys["manifest"], write_manifest(manifest))
 
 
-def stored(store: ObjectStore) -> list[Span]:
-    return [Span(manifest.base_offset, manifest.next_base_offset) for manifest in manifests(store)]
+def stored(store: ObjectStore) -> list[OffsetRange]:
+    return [OffsetRange(manifest.base_offset, manifest.next_base_offset) for manifest in manifests(store)]
 
 
-def offsets(spans: Sequence[Span]) -> set[int]:
+def offsets(spans: Sequence[OffsetRange]) -> set[int]:
     return {offset for span in spans for offset in range(*span)}
 
 
 def take_turn(store: ObjectStore, turn: Turn, directory: Path) -> Remainder:
     left = remainder(candidates(turn, directory), ShippedTopic(store, Flat(), None, "payments"))
     for one, _ in left.order[: turn.killed_after]:
-        publish(store, Span(one.base_offset, one.next_base_offset or 0), turn.epochs)
+        publish(store, OffsetRange(one.base_offset, one.next_base_offset or 0), turn.epochs)
         spans = stored(store)
         assert {span.start for span in spans} <= StoredRanges(spans).reached
     return left
@@ -141,7 +141,7 @@ def check_reading(store: ObjectStore) -> None:
     for chain in chains_of([manifest.facts for manifest in found]):
         assert chain.breaks == ()
     chain = chain_of(sorted(found, key=attrgetter("facts.made")))
-    assert offsets([Span(one.base_offset, one.next_base_offset) for one in chain]) == offsets(stored(store))
+    assert offsets([OffsetRange(one.base_offset, one.next_base_offset) for one in chain]) == offsets(stored(store))
     assert all(below.next_base_offset <= above.base_offset for below, above in pairwise(chain))
 
 
@@ -153,7 +153,7 @@ def check_one_history(history: list[Turn]) -> None:
             full = place(before, turn.spans, log_start=turn.boundaries[0])
             left = take_turn(store, turn, Path(directory))
             assert all("leader epochs" not in refusal.detail for refusal in left.candidates.refusals)
-            placed = [Span(one.base_offset, one.next_base_offset or 0) for one, _ in left.order]
+            placed = [OffsetRange(one.base_offset, one.next_base_offset or 0) for one, _ in left.order]
             best = [turn.spans[step.candidate] for step in full.steps]
             assert offsets([*before, *placed]) == offsets([*before, *best])
             assert {refusal.base_offset for refusal in left.candidates.refusals} >= {
@@ -206,7 +206,7 @@ class Counting(PassingStore):
 def test_a_run_that_goes_on_reads_the_manifests_of_its_own_segments_and_two_below(tmp_path: Path) -> None:
     store = Counting(MemoryObjectStore("long"))
     for start in range(300):
-        publish(store, Span(start, start + 1), KEPT)
+        publish(store, OffsetRange(start, start + 1), KEPT)
     left = remainder(candidates(Turn([*range(280, 302)]), tmp_path), ShippedTopic(store, Flat(), None, "payments"))
     assert [one.base_offset for one, _ in left.order] == [300]
     assert len(store.read) == 20 + 2

@@ -380,7 +380,7 @@ def _contradictions(chain: Sequence[Announceable], left: Iterable[Announceable])
         first = max(bisect_right(chain, other.base_offset, key=attrgetter("base_offset")) - 1, 0)
         for one in takewhile(lambda one: one.base_offset < other.next_base_offset, islice(chain, first, None)):  # noqa: B023
             if not is_one_lineage(one, other):
-                what = f"[{other.base_offset}, {other.next_base_offset}) was shipped, too, with other leader epochs"
+                what = f"{other.offsets} was shipped, too, with other leader epochs"
                 found[one.base_offset] = StopAt(StopReason.LINEAGE_DIFFERS, one.base_offset, what)
     return found
 
@@ -403,12 +403,11 @@ def _next_offset(situation: Situation) -> int | None:
 
 def _of_place(one: Announceable, start: int, *, is_first: bool) -> StopAt | None:
     """Return why a segment cannot follow ``start``; the log may start inside the first one."""
-    span = f"[{one.base_offset}, {one.next_base_offset})"
     if one.base_offset > start:
         what = "the log starts" if is_first else "what brokers know ends"
-        return StopAt(StopReason.GAP, one.base_offset, f"{what} at {start}, and the next segment is {span}")
+        return StopAt(StopReason.GAP, one.base_offset, f"{what} at {start}, and the next segment is {one.offsets}")
     if one.base_offset < start and not (is_first and start < one.next_base_offset):
-        return StopAt(StopReason.OVERLAP, one.base_offset, f"{span} begins below {start}")
+        return StopAt(StopReason.OVERLAP, one.base_offset, f"{one.offsets} begins below {start}")
     return None
 
 

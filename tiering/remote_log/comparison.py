@@ -173,14 +173,14 @@ class PartitionComparison:
     def _unreachable(self) -> Iterator[Finding]:
         cache = self.cache
         if cache.gaps:
-            said = ", ".join(f"[{gap.start}, {gap.end})" for gap in cache.gaps)
+            said = ", ".join(map(str, cache.gaps))
             yield self._finding(FindingKind.GAP, len(cache.gaps), f"no segment has the offsets {said}")
         end = cache.end_offset
         if self.local_start is not None and end is not None and end < self.local_start:
             said = f"remote segments end at {end}, and the log on this disk begins at {self.local_start}"
             yield self._finding(FindingKind.HOLE, 1, said)
         if cache.overlaps:
-            said = ", ".join(f"[{overlap.start}, {overlap.end})" for overlap in cache.overlaps)
+            said = ", ".join(map(str, cache.overlaps))
             yield self._finding(FindingKind.OVERLAP, len(cache.overlaps), f"two segments have the offsets {said}")
 
     def _faulty_objects(self) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError
-from resnap.storage.layouts.lineage import Span
+from resnap.storage.log.names import OffsetRange
 from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
     RemoteLogSegmentMetadataRecord,
@@ -136,20 +136,23 @@ class RemoteLogMetadataCache:
         return min((segment.start_offset for segment in self.readable), default=None)
 
     @property
-    def gaps(self) -> tuple[Span, ...]:
+    def gaps(self) -> tuple[OffsetRange, ...]:
         """Offsets between readable segments that none of them has."""
         return tuple(gap for gap, _ in self._seams() if gap.start < gap.end)
 
     @property
-    def overlaps(self) -> tuple[Span, ...]:
+    def overlaps(self) -> tuple[OffsetRange, ...]:
         """Offsets that two readable segments share."""
         return tuple(shared for _, shared in self._seams() if shared.start < shared.end)
 
-    def _seams(self) -> Iterator[tuple[Span, Span]]:
+    def _seams(self) -> Iterator[tuple[OffsetRange, OffsetRange]]:
         reached = 0
         for number, one in enumerate(self.readable):
             if number:
-                yield Span(reached, one.start_offset), Span(one.start_offset, min(reached, one.end_offset + 1))
+                yield (
+                    OffsetRange(reached, one.start_offset),
+                    OffsetRange(one.start_offset, min(reached, one.end_offset + 1)),
+                )
             reached = max(reached, one.end_offset + 1)
 
 

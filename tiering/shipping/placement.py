@@ -26,7 +26,7 @@ from resnap.storage.layouts.lineage import StoredRanges
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from resnap.storage.layouts.lineage import Span
+    from resnap.storage.log.names import OffsetRange
 
 
 class PlacementVerdict(Enum):
@@ -64,8 +64,8 @@ class Placement:
 
 
 def place(
-    stored: Iterable[Span],
-    candidates: Sequence[Span],
+    stored: Iterable[OffsetRange],
+    candidates: Sequence[OffsetRange],
     unfit: frozenset[int] = frozenset(),
     *,
     log_start: int = 0,
@@ -93,7 +93,7 @@ class _Fold:
     """Processes the candidates, ascending."""
 
     stored: StoredRanges
-    candidates: Sequence[Span]
+    candidates: Sequence[OffsetRange]
     unfit: frozenset[int]
     log_start: int
     is_parted: bool
@@ -192,7 +192,7 @@ class _Fold:
         is_on_top = not self.stored.touch_from_below(start) and self.stored.next_beginning(start) is None
         return not is_on_top or self.steps[-1].depends_on is not None
 
-    def _covers_a_beginning(self, span: Span) -> bool:
+    def _covers_a_beginning(self, span: OffsetRange) -> bool:
         beginning = self.stored.next_beginning(span.start)
         return beginning is not None and beginning < span.end
 

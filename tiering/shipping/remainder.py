@@ -14,8 +14,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.errors import FormatError, LogDirError, VerificationError
-from resnap.storage.layouts.lineage import OpenableSegment, Span, chain_of, openable_segment, shared_batch
+from resnap.storage.layouts.lineage import OpenableSegment, chain_of, openable_segment, shared_batch
 from resnap.storage.log.checkpoints import epochs_in
+from resnap.storage.log.names import OffsetRange
 from resnap.storage.log.partition_dir import SnapshotFile
 from resnap.storage.packed import pack_all
 from resnap.storage.sources.files import GONE, PLAIN
@@ -130,7 +131,7 @@ def _without_retained(candidates: Candidates, judged: _Judged, shipped: ShippedT
 class _Judged(NamedTuple):
     """The decision on each candidate, and its reason."""
 
-    spans: Sequence[Span]
+    spans: Sequence[OffsetRange]
     beside: Neighbours
     foreign: dict[int, str]
     failures: dict[int, FormatError | VerificationError]
@@ -175,7 +176,7 @@ class _Judged(NamedTuple):
         judged = zip(self.spans, self.placement.verdicts, strict=True)
         foreign = [span for span, verdict in judged if verdict is PlacementVerdict.UNFIT]
         for shipped in chain_of(sorted(self.beside.segments, key=lambda one: (one.made[0], one.manifest_key))):
-            if not any(span.start < shipped.next_base_offset and shipped.base_offset < span.end for span in foreign):
+            if not any(_overlapping(span, [shipped]) for span in foreign):
                 yield shipped
 
     def _hint(self, index: int, verdict: PlacementVerdict) -> str | None:
@@ -185,26 +186,24 @@ class _Judged(NamedTuple):
     def _why(self, index: int, verdict: PlacementVerdict) -> str:
         if index in self.foreign:
             return self.foreign[index]
-        start, end = self.spans[index]
-        near = [one for one in self.beside.segments if one.base_offset < end and one.next_base_offset > start]
-        near = near or self.beside.segments
-        there = ", ".join(f"[{segment.base_offset}, {segment.next_base_offset})" for segment in near[:3])
+        near = _overlapping(self.spans[index], self.beside.segments) or self.beside.segments
+        there = ", ".join(str(segment.offsets) for segment in near[:3])
         return _WHY[verdict].format(there=f"what the store holds, {there}" if there else "what is below it")
 
 
 def _judge(candidates: Candidates, shipped: ShippedTopic, lineage: _Lineage, *, deep: bool) -> _Judged:
     """Return the decision on each of ``candidates``, by the segments near them; by all of those below if ``deep``."""
     partition = candidates.inventory.partition
-    spans = [Span(segment.base_offset, end_of(segment)) for segment in candidates.segments]
+    spans = [OffsetRange(segment.base_offset, end_of(segment)) for segment in candidates.segments]
     start, end = spans[0].start, spans[-1].end
     number, topic_id = partition.topic_partition.partition, partition.topic_id
     beside = shipped.neighbours(number, start, end, topic_id=topic_id, deep=deep)
     torn = [segment for segment in beside.segments if shipped.is_torn(segment)]
-    complete = {_span(segment) for segment in beside.segments if segment not in torn}
-    superseded = tuple(segment.manifest_key for segment in torn if _span(segment) in complete)
+    complete = {segment.offsets for segment in beside.segments if segment not in torn}
+    superseded = tuple(segment.manifest_key for segment in torn if segment.offsets in complete)
     # A segment that is torn, and is one here, too, counts as not shipped.
-    whole = [segment for segment in beside.segments if segment not in torn or _span(segment) not in spans]
-    has_torn = any(_span(segment) in spans and _span(segment) not in complete for segment in torn)
+    whole = [segment for segment in beside.segments if segment not in torn or segment.offsets not in spans]
+    has_torn = any(segment.offsets in spans and segment.offsets not in complete for segment in torn)
     beside = beside._replace(segments=whole)
     others = _of_other_topics(partition, beside.segments, shipped, lineage.sources)
     elsewhere = frozenset(
@@ -227,7 +226,7 @@ def _judge(candidates: Candidates, shipped: ShippedTopic, lineage: _Lineage, *, 
         elif why is not None:
             foreign[index] = why
     placement = place(
-        set(map(_span, beside.segments)),
+        {segment.offsets for segment in beside.segments},
         spans,
         frozenset((*foreign, *failures)),
         log_start=partition.log_start_offset,
@@ -243,7 +242,7 @@ def _nearest_snapshots(
 ) -> Iterator[SnapshotFile]:
     """Yield the stored snapshot where the local log begins, or the nearest ones; none if that is its beginning."""
     first, begins = candidates.segments[0], candidates.inventory.partition.segments[0].base_offset
-    span = Span(first.base_offset, end_of(first))
+    span = OffsetRange(first.base_offset, end_of(first))
     of_log = [segment for segment in stored if begins and lineage.why_foreign(first, span, [segment]) is None]
     by_end = sorted(of_log, key=attrgetter("next_base_offset"))
     below = [segment for segment in by_end if segment.next_base_offset <= begins][-1:]
@@ -255,12 +254,12 @@ def _nearest_snapshots(
 
 
 def _failure(
-    shipped: ShippedTopic, span: Span, near: Sequence[ShippedSegment], beside: Neighbours
+    shipped: ShippedTopic, span: OffsetRange, near: Sequence[ShippedSegment], beside: Neighbours
 ) -> FormatError | VerificationError | None:
     """Return what is wrong with the stored segment of these offsets, or with one that begins inside them."""
     problem: FormatError | VerificationError | None = None
     for segment in near:
-        if _span(segment) == span:
+        if segment.offsets == span:
             try:
                 shipped.check(segment)
             except VerificationError as error:
@@ -300,7 +299,7 @@ def _of_other_topics(
         if topic_id is not None and partition.topic_id is not None:
             continue
         segments = sorted(group, key=attrgetter("base_offset"))
-        there = [openable_segment(shipped.store, segment.log_key, *_span(segment)) for segment in segments]
+        there = [openable_segment(shipped.store, segment.log_key, *segment.offsets) for segment in segments]
         shared = shared_batch(local, there)
         if shared is not None and not shared.is_same:
             span = f"[{shared.there.base_offset}, {shared.there.next_base_offset}) of the store"
@@ -309,12 +308,8 @@ def _of_other_topics(
     return found
 
 
-def _span(stored: ShippedSegment) -> Span:
-    return Span(stored.base_offset, stored.next_base_offset)
-
-
 def _side_by_side(
-    spans: Sequence[Span], stored: Sequence[ShippedSegment]
+    spans: Sequence[OffsetRange], stored: Sequence[ShippedSegment]
 ) -> Iterator[tuple[list[ShippedSegment], list[ShippedSegment]]]:
     """Yield for each of ``spans`` the segments in ``stored`` that overlap or adjoin it; both are in ascending order.
 
@@ -334,12 +329,17 @@ def _side_by_side(
         yield (beside, [*below, *above]) if beside else (below, above)
 
 
-def _overlap(span: Span, near: Sequence[ShippedSegment]) -> str | None:
+def _overlap(span: OffsetRange, near: Sequence[ShippedSegment]) -> str | None:
     """Return the stored segment that ``span`` overlaps without being the same; None if there is none."""
-    found = [segment for segment in near if segment.base_offset < span.end and segment.next_base_offset > span.start]
-    if not found or span in map(_span, found):
+    found = _overlapping(span, near)
+    if not found or span in [segment.offsets for segment in found]:
         return None
-    return f"the store holds [{found[0].base_offset}, {found[0].next_base_offset}), of another replica"
+    return f"the store holds {found[0].offsets}, of another replica"
+
+
+def _overlapping(span: OffsetRange, stored: Sequence[ShippedSegment]) -> list[ShippedSegment]:
+    """Return the segments that share offsets with ``span``."""
+    return [segment for segment in stored if segment.base_offset < span.end and segment.next_base_offset > span.start]
 
 
 class _Lineage:
@@ -366,19 +366,18 @@ class _Lineage:
         end = end_of(self._candidates.segments[-1])
         return max(end, self._candidates.high_watermark or 0) if self._history.is_checkpointed else end
 
-    def why_foreign(self, segment: Segment, span: Span, near: Sequence[ShippedSegment]) -> str | None:
+    def why_foreign(self, segment: Segment, span: OffsetRange, near: Sequence[ShippedSegment]) -> str | None:
         """Return why ``segment`` is not of the log of the stored segments ``near`` it; None if it is."""
         for shipped in near:
-            is_same = _span(shipped) == span
+            is_same = shipped.offsets == span
             if is_same and shipped.log_bytes != segment.size_bytes:
                 return f"the store holds {shipped.log_bytes} bytes of the same offsets, here are {segment.size_bytes}"
             # Reading all headers is not worthwhile: a stored segment of the same length is not shipped again anyway.
             if (self._history.is_checkpointed or not is_same) and not self._has(shipped, span):
-                there = f"[{shipped.base_offset}, {shipped.next_base_offset})"
-                return f"{there} of the store was written under other leader epochs"
+                return f"{shipped.offsets} of the store was written under other leader epochs"
         return None
 
-    def _has(self, stored: ShippedSegment, span: Span) -> bool:
+    def _has(self, stored: ShippedSegment, span: OffsetRange) -> bool:
         """Whether ``stored`` belongs to this log, as far as both are known up to the end of ``span``.
 
         If one ends before the other begins, descending epochs prove that it does not.

@@ -218,12 +218,12 @@ def _chain(topic_partition: TopicPartition, found: Sequence[ListedSegment]) -> l
             hint=f"give the URL of one: {_URL_OF_ONE}",
         )
     ordered = sorted(segments, key=lambda one: one.facts.made[0])
-    newest = {(segment.facts.base_offset, segment.facts.next_base_offset): segment for segment in ordered}
+    newest = {segment.facts.offsets: segment for segment in ordered}
     for below, above in pairwise(sorted(newest)):
-        if below[1] != above[0]:
-            what = "overlap" if above[0] < below[1] else "leave a gap"
+        if below.end != above.start:
+            what = "overlap" if above.start < below.end else "leave a gap"
             raise VerificationError(
-                f"{topic_partition}: the segments [{below[0]}, {below[1]}) and [{above[0]}, {above[1]}) {what}",
+                f"{topic_partition}: the segments {below} and {above} {what}",
                 hint="see `resnap verify URL`",
             )
     return [newest[offsets] for offsets in sorted(newest)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resnap.storage.layouts.lineage import Span
+from resnap.storage.log.names import OffsetRange
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, begun_since, fold_events
 from resnap.tiering.remote_log.records import (
     PartitionDeleteState,
@@ -60,8 +60,8 @@ def test_what_others_began_after_the_first_of_some_segments_is_found_whatever_it
 
 def test_a_gap_and_an_overlap_are_reported() -> None:
     found = cached([*copied("a", 0, 9), *copied("b", 15, 29), *copied("c", 25, 39)])
-    assert found.gaps == (Span(10, 15),)
-    assert found.overlaps == (Span(25, 30),)
+    assert found.gaps == (OffsetRange(10, 15),)
+    assert found.overlaps == (OffsetRange(25, 30),)
 
 
 def test_a_later_segment_that_reaches_farther_takes_the_places_of_those_that_begin_within_it() -> None:
