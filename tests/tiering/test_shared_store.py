@@ -137,11 +137,11 @@ def take_turn(store: ObjectStore, turn: Turn, directory: Path) -> Remainder:
 
 def check_reading(store: ObjectStore) -> None:
     """Make sure that readers find a way through all offsets that are there."""
-    found = manifests(store)
-    for chain in chains_of([manifest.facts for manifest in found]):
+    found = [manifest.facts for manifest in manifests(store)]
+    for chain in chains_of(found):
         assert chain.breaks == ()
-    chain = chain_of(sorted(found, key=attrgetter("facts.made")))
-    assert offsets([OffsetRange(one.base_offset, one.next_base_offset) for one in chain]) == offsets(stored(store))
+    chain = chain_of(sorted(found, key=attrgetter("made")))
+    assert offsets([one.offsets for one in chain]) == offsets(stored(store))
     assert all(below.next_base_offset <= above.base_offset for below, above in pairwise(chain))
 
 
