@@ -105,7 +105,7 @@ class Invocation(Context):
             raise
         finally:
             if put is not None:
-                for row in (*view.rest(), None):
+                for row in (*(view.table_rest() if is_table else view.rest()), None):
                     put(row)
         if view.kind is None:
             self.output.write(Answer(head=view.table_head() if is_table else view.totals(), closing=view.closing))

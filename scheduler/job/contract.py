@@ -248,6 +248,10 @@ class View(Generic[R]):
         """Yield the rows that were kept back until the results came to their end, or to an error."""
         yield from ()
 
+    def table_rest(self) -> Iterator[Row]:
+        """Return the rows that people see then, in place of ``rest``."""
+        return self.rest()
+
     def head(self) -> Row:
         """Return facts about the whole that stand before the rows."""
         return {}

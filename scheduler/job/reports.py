@@ -196,12 +196,16 @@ class SummedView(View[R]):
 
     def table_rows(self, result: R) -> Iterable[Row]:
         """Keep back what people see of a result."""
-        self._held.extend(filter(None, map(self.for_people, self.rows(result))))
+        self._hold(self.rows(result))
         return ()
 
-    def rest(self) -> Iterator[Row]:
+    def table_rest(self) -> Iterator[Row]:
         """Yield what people see, the most of ``most_first`` first where topics are summed up."""
+        self._hold(self.rest())
         yield from summed_by_topic(self._held, self.most_first, *self.joined)
+
+    def _hold(self, rows: Iterable[Row]) -> None:
+        self._held.extend(filter(None, map(self.for_people, rows)))
 
     def summed_note(self) -> Iterator[str]:
         """Say that rows are summed up by topic, where they are."""

@@ -24,7 +24,7 @@ from typing_extensions import TypedDict
 
 from resnap.scheduler.cli.failures import MISSING_FOUND, OK, PARTIAL
 from resnap.scheduler.cli.flags import CLUSTER, METADATA, PARTITIONS, REMOTE, SERVER, STORE
-from resnap.scheduler.job.contract import Reported, Request, Result, Verb, View, unread
+from resnap.scheduler.job.contract import Reported, Request, Result, Verb, unread
 from resnap.scheduler.job.reports import (
     MOST_ROWS,
     SIZES,
@@ -196,7 +196,7 @@ def _of_log_dirs(selection: Selection) -> list[ResnapError]:
 
 
 @dataclass(slots=True)
-class CheckView(View[Result]):
+class CheckView(SummedView[Result]):
     """A row per topic; people see what is blocked first."""
 
     scope: Scope
@@ -218,7 +218,6 @@ class CheckView(View[Result]):
     _is_unread: bool = False
     _off: list[str] = field(default_factory=list)
     """Topics that are ready, and of which nothing says that they are tiered; ``_stored`` are in remote storage."""
-    _held: list[Row] = field(default_factory=list)
     _stored: list[str] = field(default_factory=list)
 
     def row(self, result: Result) -> Row | None:
@@ -245,12 +244,7 @@ class CheckView(View[Result]):
             (self._stored if is_stored else self._off).append(row["topic"])
         return row
 
-    def table_rows(self, result: Result) -> Iterable[Row]:
-        """Keep back the row of a topic."""
-        self._held += self.rows(result)
-        return ()
-
-    def rest(self) -> Iterator[Row]:
+    def table_rest(self) -> Iterator[Row]:
         """Yield the topics, by verdict, then name; above some number the rest is one row."""
         topics = sorted(self._held, key=lambda row: Verdict(str(row["verdict"])).rank)
         yield from summed_rest([(row, [row]) for row in topics], "blockers")

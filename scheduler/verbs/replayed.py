@@ -258,7 +258,7 @@ class ReplayView(View[Result]):
         self._held += filter(None, [[*self.rows(result)]])
         yield from ()
 
-    def rest(self) -> Iterator[Row]:
+    def table_rest(self) -> Iterator[Row]:
         """Yield what people see: totals of each partition, with its boundaries that something is wrong with.
 
         Where there are too many partitions these are totals of topics; those with something wrong come first.

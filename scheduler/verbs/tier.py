@@ -36,18 +36,16 @@ from resnap.scheduler.job.contract import (
     Result,
     Unread,
     Verb,
-    View,
     unread,
 )
 from resnap.scheduler.job.replaying import planner_of, uploading_of
 from resnap.scheduler.job.reports import (
     Identity,
     RefusalRow,
+    SummedView,
     count_of,
     stop_lines,
     stop_of,
-    summed_by_topic,
-    summed_note,
 )
 from resnap.scheduler.output.records import row_of
 from resnap.scheduler.output.rendering import PARTITION, Column
@@ -249,11 +247,6 @@ def _refusals_at_fault(topic_partition: TopicPartition, refusals: Iterable[Refus
     return [DataError(f"{what}{more}", hint=wrong[0].hint)]
 
 
-def _for_people(row: Mapping[str, Any]) -> Row:
-    """Return what people see of the row of a partition, which waits for the end: a run may ship a million segments."""
-    return {**row, "shipped": [intern(segment["snapshot"]) for segment in row["shipped"]], "refused": []}
-
-
 class ShippedRow(TypedDict):
     """A segment that was shipped."""
 
@@ -275,7 +268,7 @@ class ShipmentRow(Identity):
     blocking: Annotated[RefusalRow | None, "eligibility.blocking"]
 
 
-class TierView(View[Result]):
+class TierView(SummedView[Result]):
     """A row per partition: those with something to ship first, in the order of their names."""
 
     kind = "partition"
@@ -286,6 +279,8 @@ class TierView(View[Result]):
         Column(key="shipped", title="SNAPSHOTS", show=counts_text),
         Column(key="blocking", title="STOPS", show=stop_of),
     )
+    most_first = "shipped"
+    joined = ("shipped",)
 
     def __init__(self, scope: Scope, to: str) -> None:
         self._scope, self._to = scope, to
@@ -299,10 +294,8 @@ class TierView(View[Result]):
         self._is_through = False
         self._has_failed = False
         self._coming: deque[object] = deque()
-        self._held: dict[object, Row] = {}
+        self._waiting: dict[object, Row] = {}
         """Rows that wait for those before them."""
-        self._shown: list[Row] | None = None
-        """Rows that people see; None for programs, which get each."""
 
     def row(self, result: Result) -> Row | None:
         """Return the row of a partition, and count it."""
@@ -328,24 +321,17 @@ class TierView(View[Result]):
         if result.topic_partition not in self._coming:
             yield row
             return
-        self._held[result.topic_partition] = row
-        while self._coming and self._coming[0] in self._held:
-            yield self._held.pop(self._coming.popleft())
+        self._waiting[result.topic_partition] = row
+        while self._coming and self._coming[0] in self._waiting:
+            yield self._waiting.pop(self._coming.popleft())
 
-    def table_rows(self, result: Result) -> Iterator[Row]:
-        """Keep back what people see."""
-        self._shown = [] if self._shown is None else self._shown
-        self._shown += map(_for_people, self.rows(result))
-        yield from ()
+    def for_people(self, row: Mapping[str, Any]) -> Row:
+        """Return what people see of the row, which waits for the end: a run may ship a million segments."""
+        return {**row, "shipped": [intern(segment["snapshot"]) for segment in row["shipped"]], "refused": []}
 
     def rest(self) -> Iterator[Row]:
-        """Yield the rows that still wait for others, which will not follow; for people all, or their sums by topic."""
-        waiting = [self._held[partition] for partition in self._coming if partition in self._held]
-        if self._shown is None:
-            yield from waiting
-        else:
-            self._shown += map(_for_people, waiting)
-            yield from summed_by_topic(self._shown, "shipped", "shipped")
+        """Yield the rows that still wait for others, which will not follow."""
+        yield from (self._waiting[partition] for partition in self._coming if partition in self._waiting)
 
     def _select(self, orders: Sequence[TierOrder]) -> None:
         self._orders = orders
@@ -370,7 +356,7 @@ class TierView(View[Result]):
 
     def closing(self) -> Iterator[str]:
         """Yield the totals in words, and what to do about each reason for a stop."""
-        yield from summed_note(self._shown or ())
+        yield from self.summed_note()
         yield self._sum()
         yield from unsettled_lines(self._orders)
         yield from self._unchanged_lines()

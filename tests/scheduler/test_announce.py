@@ -70,7 +70,7 @@ def test_more_partitions_than_people_read_are_summed_up_by_topic() -> None:
     view, partitions = AnnounceView(published=False), [replace(ORDERS, partition=number) for number in range(51)]
     found = [replace(NOTHING, partition=partition, segments=(SEGMENT,), below=2) for partition in partitions]
     assert [row for one in found for row in view.table_rows(Reported(what=one))] == []
-    (row,) = view.rest()
+    (row,) = view.table_rest()
     shown = {column.title: column.cell(row) for column in view.columns}
     assert shown == {
         "PARTITION": "orders-* (51)", "TO BE ANNOUNCED": "-", "SEGMENTS": "51", "BYTES": "51 B", "BELOW": "102",

@@ -67,7 +67,7 @@ def test_many_partitions_are_summed_up_by_topic_without_their_offsets() -> None:
     view = RetainView("file:///store", dry_run=True)
     for one in retention_of(manifests, Limits(age_ms=1, log_bytes=None), now_ms=2_000_000_000_000):
         assert [*view.table_rows(Reported(what=one))] == []
-    (row,) = view.rest()
+    (row,) = view.table_rest()
     assert {key: row[key] for key in ("topic", "partition", "deleted", "kept", "newStartOffset")} == {
         "topic": "orders", "partition": "* (51)", "deleted": 51, "kept": 0, "newStartOffset": None,
     }  # fmt: skip

@@ -167,6 +167,6 @@ def test_rows_for_people_hold_less_than_100_bytes_of_a_segment_that_was_shipped(
             del row
     (found,) = bytes_each
     assert found < 100
-    (*_, last) = view.rest()
+    (*_, last) = view.table_rest()
     shown = {column.title: column.cell(last) for column in view.columns}
     assert (shown["SHIPPED"], shown["SNAPSHOTS"]) == ("100", "100 regenerated")
