@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -56,6 +57,19 @@ if TYPE_CHECKING:
 _LET_READ: Final = "give the user who runs resnap read access, and verify again: nothing shows that it is damaged"
 READ_AT_ONCE: Final = 4
 """Segments that one process reads back at once."""
+
+
+class Mismatch(StrEnum):
+    """What a store holds otherwise than it should, as it is counted."""
+
+    SNAPSHOT = "snapshot"
+    """A shipped snapshot is not what a replay gives."""
+    OBJECT = "object"
+    """An object is missing, or is not what was written."""
+    GAP = "gap"
+    """Nothing was shipped of some offsets."""
+    OVERLAP = "overlap"
+    """Two histories claim some offsets."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.planning import SavedPlan
     from resnap.tiering.planner import PartitionScan
     from resnap.tiering.selection import Scope, SelectedPartition, Selection
+    from resnap.tiering.store_check import Mismatch
 
 
 class PartitionState(StrEnum):
@@ -112,19 +113,6 @@ def unread(selection: Selection, *, partly_done: bool = True) -> Iterator[Unread
             faults=(problem.error,),
             partly_done=partly_done,
         )
-
-
-class Mismatch(StrEnum):
-    """What a store holds otherwise than it should, as it is counted."""
-
-    OBJECT = "object"
-    """An object is missing, or is not what was written."""
-    GAP = "gap"
-    """Nothing was shipped of some offsets."""
-    OVERLAP = "overlap"
-    """Two histories claim some offsets."""
-    SNAPSHOT = "snapshot"
-    """A shipped snapshot is not what a replay gives."""
 
 
 class Context:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from resnap.replay.watching import Progress
     from resnap.scheduler.access.admission import AdmissionControl
     from resnap.scheduler.clock import Clock
-    from resnap.scheduler.job.contract import Mismatch, Report, View
+    from resnap.scheduler.job.contract import Report, View
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.observation import Observation
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.planning import SavedPlan
     from resnap.tiering.planner import PartitionScan
     from resnap.tiering.selection import Scope, SelectedPartition
+    from resnap.tiering.store_check import Mismatch
 
 UNKNOWN_CLUSTER: Final = "unknown"
 _log = logger(__name__)

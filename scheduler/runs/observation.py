@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from resnap.scheduler.job.contract import verb_of
 from resnap.scheduler.runs.run import FINAL, RunState
 from resnap.scheduler.telemetry.logs import logger
-from resnap.scheduler.telemetry.metrics import REPLICA_STATES
 from resnap.storage.errors import StoreError
+from resnap.tiering.cluster.replica_comparison import ReplicaState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -100,11 +100,11 @@ class Observation:
         for scan in scans[:1]:
             self.metrics.last_scan_success.set(scan.state is RunState.SUCCEEDED)
         for check in [run for run in checks if "lost" in run.totals][:1]:
-            self.replicas({state: check.totals[state] for state in REPLICA_STATES})
+            self.replicas({state: check.totals[state] for state in ReplicaState})
 
     def replicas(self, states: Mapping[str, int]) -> None:
         """Note how many replicas are in each state, by the last check of them."""
-        for state in REPLICA_STATES:
+        for state in ReplicaState:
             self.metrics.replicas.of(state).set(states.get(state, 0))
 
     def _count(self, run: Run, end: RunEnd, counts: Mapping[str, int]) -> None:

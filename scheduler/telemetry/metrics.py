@@ -32,7 +32,9 @@ from prometheus_client.registry import Collector
 
 from resnap.scheduler.registry import KINDS
 from resnap.scheduler.settings.values import json_form
+from resnap.tiering.cluster.replica_comparison import ReplicaState
 from resnap.tiering.judging.readiness import Verdict
+from resnap.tiering.store_check import Mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -57,8 +59,6 @@ UPLOAD_FAILURES: Final = (
     "VerificationError",
 )
 """The codes of errors, as the API gives them."""
-MISMATCHES: Final = ("snapshot", "object", "gap", "overlap")
-"""What a store holds otherwise than it should (`Mismatch`)."""
 SIZES: Final = {
     "tierable": "Bytes of closed segments that a broker can tier.",
     "blocked": "Bytes of closed segments that a broker does not get to.",
@@ -66,7 +66,6 @@ SIZES: Final = {
     "freeable": "Bytes that a broker could delete from its disk once nothing is blocked that can be helped.",
 }
 """Of all scanned partitions, by the last scans."""
-REPLICA_STATES: Final = ("lost", "lagging", "unknown")
 SCHEDULER_EVENTS: Final = ("missed", "max_instances", "error", "queue_full")
 RUN_BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 """From a scan that finds everything known to a replay that takes a day."""
@@ -107,7 +106,7 @@ class Series:
         self.oldest_segment_not_in_remote_seconds = gauge("oldest_segment_not_in_remote_seconds", meaning, *_SOURCE)
         meaning = "The most producers in the newest snapshot of one partition, by the last scan since the start."
         self.partition_producers_max = gauge("partition_producers_max", meaning, *_SOURCE)
-        verdicts = tuple(verdict.value for verdict in Verdict)
+        verdicts = tuple(Verdict)
         self.partitions = gauges("partitions", "Partitions by verdict, by the last scans.", verdict=verdicts)
         self.topics = gauges("topics", "Topics by verdict, by the last scans.", verdict=verdicts)
         self.sizes = {name: gauge(f"{name}_bytes", meaning) for name, meaning in SIZES.items()}
@@ -120,11 +119,11 @@ class Series:
         meaning = "Segments that could not be shipped."
         self.upload_failures = counters("upload_failures", meaning, reason=UPLOAD_FAILURES)
         meaning = "Replicas of the running cluster that lost state, lag or are not known, by the last check of them."
-        self.replicas = gauges("replicas", meaning, state=REPLICA_STATES)
+        self.replicas = gauges("replicas", meaning, state=tuple(ReplicaState))
         meaning = "Partitions with unfit producer snapshots in a store, by the last verification of each schedule."
         self.remote_partitions_unfit = gauge("remote_partitions_unfit", meaning)
         meaning = "Differences that a verification found."
-        self.verify_mismatches = counters("verify_mismatches", meaning, kind=MISMATCHES)
+        self.verify_mismatches = counters("verify_mismatches", meaning, kind=tuple(Mismatch))
 
         meaning = "From the start of a run to its end."
         self.run_duration_seconds = Labelled(self._seconds("run", meaning, "kind", RUN_BUCKETS_S), [[*KINDS]])

@@ -29,7 +29,6 @@ from resnap.scheduler.cli.flags import (
 )
 from resnap.scheduler.disk_reads import set_io_priority
 from resnap.scheduler.job.contract import (
-    Mismatch,
     PartitionState,
     Reported,
     Request,
@@ -59,6 +58,7 @@ from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.refusal import FAULTS, Reason
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import with_progress
+from resnap.tiering.store_check import Mismatch
 from resnap.tiering.tier import LeftToShip, TieredPartition, TierEnd, TierWork, left_to_ship, plans_of, tier
 
 if TYPE_CHECKING:

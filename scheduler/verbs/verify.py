@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from resnap.replay.staging import DISCARD
 from resnap.scheduler.cli.flags import ENGINE, MEMORY, PARTITIONS, READING, REMOTE, REPLAY, STORE
-from resnap.scheduler.job.contract import Mismatch, PartitionState, Reported, Request, Result, Verb, View, unread
+from resnap.scheduler.job.contract import PartitionState, Reported, Request, Result, Verb, View, unread
 from resnap.scheduler.job.replaying import journal_of, planner_of
 from resnap.scheduler.job.reports import AGAIN, MOST_ROWS, chain_row
 from resnap.scheduler.job.wiring import scope_of
@@ -37,7 +37,7 @@ from resnap.storage.words import agreeing, human_bytes, human_count, second, som
 from resnap.tiering.judging.planning import can_be_tiered
 from resnap.tiering.selection import nothing_in, with_progress
 from resnap.tiering.staged import check_staged
-from resnap.tiering.store_check import fault_of, store_groups
+from resnap.tiering.store_check import Mismatch, fault_of, store_groups
 from resnap.tiering.stored_snapshots import SnapshotCheck
 from resnap.tiering.verify import Unfit, verify
 from resnap.tiering.verifying.verification import VerifiedSegment

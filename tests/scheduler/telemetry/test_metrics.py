@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from resnap.scheduler.registry import KINDS
 from resnap.scheduler.telemetry import metrics as module
-from resnap.scheduler.telemetry.metrics import MISMATCHES, UPLOAD_FAILURES, Metrics, Watched
+from resnap.scheduler.telemetry.metrics import UPLOAD_FAILURES, Metrics, Watched
 from resnap.storage import errors
 from resnap.storage.version import resnap_revision, resnap_version
 from resnap.tiering.quota.quota_manager import series
@@ -213,7 +213,7 @@ def test_the_reasons_of_failed_uploads_are_codes_of_errors() -> None:
 
 
 def test_the_values_of_labels_are_unique() -> None:
-    for words in (MISMATCHES, tuple(KINDS), UPLOAD_FAILURES, module.RUN_STATES, module.SCHEDULER_EVENTS):
+    for words in (tuple(KINDS), UPLOAD_FAILURES, module.RUN_STATES, module.SCHEDULER_EVENTS):
         assert len(set(words)) == len(words)
         assert module.OTHER not in words
 
