@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from functools import cached_property, partial
 from inspect import get_annotations
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, dataclass_transform
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -265,12 +265,13 @@ class View(Generic[R]):
         return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked of a verb besides the settings.
 
-    Verbs derive theirs: its fields are their arguments, each with its ``typer.Option``, whose flag is the name of the
-    field unless it has another; and its docstring is their help.
+    Verbs derive theirs, which is such a dataclass, too: its fields are their arguments, each with its ``typer.Option``,
+    whose flag is the name of the field unless it has another; and its docstring is their help.
 
     Attributes:
         scope: the sources, and what of them.
@@ -282,6 +283,9 @@ class Request:
     scope: Scope
     saved: SavedPlan | None = None
     separately: bool = False
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def settled(self, context: Context) -> Request:  # noqa: ARG002 - for those that name places themselves
         """Return the request completed from the settings, or with the sources that its own arguments name."""

@@ -1,7 +1,6 @@
 """`resnap announce`: make shipped segments visible to brokers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
@@ -25,7 +24,6 @@ from resnap.tiering.remote_log.announcer import Announcer
 _AGAIN: Final = "Next: the same command again, once what the errors and STOPS name is settled."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AnnounceRequest(Request):
     """Make segments that were shipped with --layout visible to brokers, which then delete their own copies of them.
 

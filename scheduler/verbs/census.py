@@ -6,7 +6,6 @@ It counts the newest producer snapshot of each partition, or a replay.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -44,7 +43,6 @@ MOST_TRANSACTIONAL_IDS: Final = 1_000
 """Most of them in JSON, those with the most producers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CensusRequest(Request):
     """Count the producers that a broker holds: by topic and age, what memory they take, and what expires when."""
 

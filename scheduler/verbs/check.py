@@ -68,7 +68,6 @@ if TYPE_CHECKING:
 _MOST_SHOWN: Final = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckRequest(Request):
     """Say for each topic whether tiering can be turned on, and what stops it.
 

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -44,21 +43,18 @@ MetadataLog = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRequest(Request):
     """Show topics with their ids, and all else that the log amounts to: --output json has everything."""
 
     directory: MetadataLog = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsRequest(Request):
     """Show every block of producer ids: which broker got it, under which epoch, and when."""
 
     directory: MetadataLog = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigRequest(Request):
     """Show what brokers use: each setting's value, who set it, and what that overrules."""
 
@@ -322,7 +318,6 @@ CONFIG = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest(Request):
     """Check that every producer id in snapshots and segments is in exactly one block that was allocated."""
 

@@ -52,7 +52,6 @@ _ELSEWHERE: Final = "`resnap demo --dir DIR` works in a place of your choice"
 LEGEND: Final = "# a right snapshot   . none   ! wrong"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRequest(Request):
     """See it work: a log without its snapshots, the whole job is done, and the result compared; in a minute, here."""
 

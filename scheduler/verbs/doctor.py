@@ -111,7 +111,6 @@ def finding_of_error(check: str, error: ResnapError) -> DoctorFinding:
     return fail(check, str(error), error.hint)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorRequest(Request):
     """Check what a run needs: Python, Java, Spark, the log dirs, the store, the clock."""
 

@@ -36,7 +36,6 @@ from resnap.tiering.lost_leader import LostLeader, lost_leader
 from resnap.tiering.selection import Scope, SelectedPartition, select
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainRequest(Request):
     """Show the batches that made each entry of the producer snapshot at OFFSET."""
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from resnap.tiering.cluster_state.state import ClusterState
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest(Request):
     """Write what a cluster needs besides its records to a store: groups' offsets, ACLs, quotas, configuration.
 
@@ -191,7 +190,6 @@ VERB = Verb(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRequest(Request):
     """Write what a running cluster tells of itself to a store: groups' offsets, ACLs, quotas, configuration.
 

@@ -55,7 +55,6 @@ SILENT_HINT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StatusRequest(Request):
     """Say for each topic of a whole cluster whether tiering can be turned on, and what stops it.
 
@@ -164,7 +163,6 @@ _GATE_HINT: Final = "make sure that it answers, then run this command again: wit
 _MIN: Final = "min.insync.replicas"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GateRequest(Request):
     """Say whether a broker may be stopped now, as for an installation of snapshots; made to be called in a loop.
 

@@ -30,7 +30,6 @@ LEAST_AGE_MS: Final = 3_600_000
 """A younger object may be of a run in progress; no segment takes as long to ship."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GcRequest(Request):
     """List what runs that were killed have left in a store, or delete it: what no manifest names, and nothing else.
 

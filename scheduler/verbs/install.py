@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -26,7 +26,6 @@ from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, 
 from resnap.tiering.installing.undo import FileChange, read_undo
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InstallRequest(Request):
     """Put regenerated snapshots beside the segments of a stopped broker, so that it tiers them by itself.
 

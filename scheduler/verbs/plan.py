@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from resnap.tiering.planner import Planned, Planner
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest(Request):
     """Show what would be read and made, partition by partition; with --prove also what existing snapshots are worth."""
 

@@ -46,7 +46,6 @@ UserDefault = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SetRequest(Request):
     """Set the producer_ids_rate of a user, or of the default user."""
 
@@ -55,7 +54,6 @@ class SetRequest(Request):
     user_default: UserDefault = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteRequest(Request):
     """Delete the producer_ids_rate of a user, or of the default user."""
 
@@ -96,7 +94,6 @@ class ChangedView(View["Reported[Row]"]):
         self._totals |= result.what
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeRequest(Request):
     """Show the quotas that are set, and those of a cluster, with their origin."""
 

@@ -32,7 +32,6 @@ from resnap.tiering.quota.token_bucket import QuotaConfig, RateUnit
 from resnap.tiering.quota.user_quotas import rates_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateRequest(Request):
     """Replay a log's producers through a quota, and show which principals it throttles, when, and for how long."""
 
@@ -56,7 +55,6 @@ class SimulateRequest(Request):
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AdviseRequest(Request):
     """Find the rate that would not have throttled the quietest 99 % of principals, and what it stops."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -28,7 +27,6 @@ from resnap.tiering.remote_log.waiting import Waiting
 from resnap.tiering.remote_status import RemoteStatus, read_status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteStatusRequest(Request):
     """Show what brokers know of remote storage: segments by state, orphans, gaps; against disk and store.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 import shlex
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
 _ALONE: Final = "make sure that nothing ships or deletes there, brokers included, and give --no-other-writers"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RepairRequest(Request):
     """Replace snapshots and transaction indexes that a replay of what is tiered proves wrong, and nothing else.
 

@@ -47,7 +47,6 @@ _HEAL: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicasRequest(Request):
     """Find replicas that lack producer state which another replica, or the log, has: they must not become leaders.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from resnap.tiering.restoring.restoration import Restoration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreRequest(Request):
     """Make partition directories of what was shipped, which a broker opens: logs, indexes, snapshots, leader epochs.
 

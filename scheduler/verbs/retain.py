@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from resnap.scheduler.output.rendering import Row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RetainRequest(Request):
     """Apply a retention to what was shipped, oldest segments first, as Kafka does; a dry run unless --delete is given.
 

@@ -7,7 +7,7 @@ not cover, the first batch header of a few.
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import PurePath
@@ -75,7 +75,6 @@ _MOST_NAMED: Final = 20
 """Lost producers that a row names."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanRequest(Request):
     """Show which closed segments have no usable producer snapshot at their end, and what blocks each partition.
 

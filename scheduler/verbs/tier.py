@@ -7,7 +7,6 @@ reported.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import chain
 from sys import intern
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,7 +76,6 @@ if TYPE_CHECKING:
     from resnap.tiering.tier import TierRow
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TierRequest(Request):
     """Ship every eligible segment with its indexes, leader epochs and aligned snapshot, rebuilding what is missing.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -62,7 +62,6 @@ UNFIT: Final = "partitionsUnfit"
 """In totals: partitions that have unfit snapshots in the store."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest(Request):
     """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
 

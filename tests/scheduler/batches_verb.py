@@ -30,7 +30,6 @@ class BatchesRow(Identity):
     batches: Annotated[int, Column(title="BATCHES", right=True)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchesRequest(Request):
     """Count the record batches of each partition."""
 

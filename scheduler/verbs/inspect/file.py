@@ -132,7 +132,6 @@ def _optional(value: object) -> str:
     return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InspectRequest(Request):
     """Show any file of a log dir or a store: snapshot, segment, index, checkpoint, manifest."""
 
