@@ -100,23 +100,23 @@ class Fields:
         return FormatError(f"{self.name}: {name}", position=0, expected=expected, found=excerpt(self.values[name]))
 
 
-def parse_json_object(data: bytes, *, limit: int) -> object:
-    """Return the JSON object in ``data``, which has at most ``limit`` bytes.
+def parse_json_object(what: str, data: bytes, *, limit: int) -> object:
+    """Return the JSON object in ``data``, which has at most ``limit`` bytes; ``what`` names it in errors.
 
     Raises:
         FormatError: it is longer, or is not JSON.
 
     """
     if len(data) > limit:
-        raise FormatError("manifest", position=0, expected=f"{limit} bytes at most", found=len(data))
+        raise FormatError(what, position=0, expected=f"{limit} bytes at most", found=len(data))
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_once_each, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
-        raise FormatError("manifest", position=error.pos, expected="JSON", found=error.msg) from None
+        raise FormatError(what, position=error.pos, expected="JSON", found=error.msg) from None
     except UnicodeDecodeError as error:
-        raise FormatError("manifest", position=error.start, expected="UTF-8", found="something else") from None
+        raise FormatError(what, position=error.start, expected="UTF-8", found="something else") from None
     except (ValueError, RecursionError) as error:
-        raise FormatError("manifest", position=0, expected="JSON", found=str(error)[:80]) from None
+        raise FormatError(what, position=0, expected="JSON", found=str(error)[:80]) from None
 
 
 def _once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:

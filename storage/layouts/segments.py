@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError
+from resnap.storage.errors import FormatError, LockedError, LogDirError, StoreError, add_hint
 from resnap.storage.json_values import checked_json, parse_json_object
 from resnap.storage.layouts.manifest import ManifestFacts, ObjectKind, SnapshotOrigin, origin_from, origin_record
 from resnap.storage.stores.protocol import MAX_KEY_PART_BYTES
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_ORIGIN_BYTES: Final = 64 << 20
 """Millions of excluded producers."""
 _VERSION: Final = 1
+_ORIGIN: Final = "origin of a snapshot"
 _HINT: Final = "only Resnap reads it: delete it, and give the rules that the segment was shipped under"
 
 
@@ -291,6 +292,7 @@ def write_origin(origin: SnapshotOrigin) -> bytes:
     return checked_json(_VERSION, "snapshotOrigin", origin_record(origin))
 
 
+@add_hint(_HINT)
 def read_origin(data: bytes) -> SnapshotOrigin:
     """Return the origin that ``data`` records.
 
@@ -298,16 +300,12 @@ def read_origin(data: bytes) -> SnapshotOrigin:
         FormatError: it is damaged, or has a later version.
 
     """
-    try:
-        values = parse_json_object(data, limit=MAX_ORIGIN_BYTES)
-    except FormatError as error:
-        raise FormatError("origin of a snapshot", position=error.position, expected=error.expected,
-                          found=error.found, hint=_HINT) from error  # fmt: skip
+    values = parse_json_object(_ORIGIN, data, limit=MAX_ORIGIN_BYTES)
     try:
         match values:
             case {"snapshotOrigin": dict(record)} if data == checked_json(_VERSION, "snapshotOrigin", record):
                 return origin_from(record)
     except ValueError as error:
-        raise FormatError(f"origin of a snapshot: {error}", position=0, hint=_HINT) from error
-    raise FormatError("origin of a snapshot", position=0, expected=f"version {_VERSION}, and what its checksum covers",
-                      found="something else", hint=_HINT)  # fmt: skip
+        raise FormatError(f"{_ORIGIN}: {error}", position=0) from error
+    raise FormatError(_ORIGIN, position=0, expected=f"version {_VERSION}, and what its checksum covers",
+                      found="something else")  # fmt: skip

@@ -110,7 +110,7 @@ def read_manifest(data: bytes) -> AivenManifest:
         FormatError: it is not JSON, or the plugin could not read it.
 
     """
-    document = Fields("manifest", parse_json_object(data, limit=MAX_MANIFEST_BYTES))
+    document = Fields("manifest", parse_json_object("manifest", data, limit=MAX_MANIFEST_BYTES))
     names = ("version", "chunkIndex", "segmentIndexes", "compression")
     document.check_names(names, optional=("encryption", _SEGMENT))
     version = document.values["version"]
