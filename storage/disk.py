@@ -56,7 +56,16 @@ class FileDigest:
     @classmethod
     def of(cls, body: bytes) -> FileDigest:
         """Return the digest of ``body``."""
-        return cls(size_bytes=len(body), sha256=hashlib.sha256(body).hexdigest())
+        return cls.of_chunks([body])
+
+    @classmethod
+    def of_chunks(cls, chunks: Iterable[bytes]) -> FileDigest:
+        """Return the digest of ``chunks``, one after the other."""
+        sha256, size_bytes = hashlib.sha256(), 0
+        for chunk in chunks:
+            sha256.update(chunk)
+            size_bytes += len(chunk)
+        return cls(size_bytes=size_bytes, sha256=sha256.hexdigest())
 
 
 def _set_owner(target: int | Path, attributes: FileAttributes) -> None:
@@ -243,14 +252,10 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 
 def digest_of_file(path: Path) -> FileDigest | None:
     """Return length and digest of a file, None if it does not exist; raises as ``read_chunks`` does."""
-    sha256, size_bytes = hashlib.sha256(), 0
     try:
-        for chunk in read_chunks(path):
-            sha256.update(chunk)
-            size_bytes += len(chunk)
+        return FileDigest.of_chunks(read_chunks(path))
     except FileGoneError:
         return None
-    return FileDigest(size_bytes=size_bytes, sha256=sha256.hexdigest())
 
 
 def attributes_of(path: Path) -> FileAttributes:

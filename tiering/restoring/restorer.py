@@ -17,7 +17,6 @@ Source: ``UnifiedLog.logDeleteDirName`` and ``LogManager.loadLog`` for the name;
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -431,13 +430,7 @@ def _is_there(path: Path, file: ShippedFile) -> bool:
     found = digest_of_file(path)
     if found is None or found.size_bytes != file.size_bytes:
         return False
-    return found == (file.digest or _digest(file))
-
-
-def _digest(file: ShippedFile) -> FileDigest:
-    size_bytes, sha256 = 0, hashlib.sha256()
+    if file.digest is not None:
+        return found == file.digest
     with file.open() as chunks:
-        for chunk in chunks:
-            size_bytes += len(chunk)
-            sha256.update(chunk)
-    return FileDigest(size_bytes=size_bytes, sha256=sha256.hexdigest())
+        return found == FileDigest.of_chunks(chunks)
