@@ -22,7 +22,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import FormatError, LogDirError, ObjectNotFoundError, in_file
 from resnap.storage.log.checkpoints import read_leader_epochs
@@ -184,11 +184,6 @@ class SnapshotState(StrEnum):
         return self is SnapshotState.EMPTY or self is SnapshotState.PRESENT
 
 
-_Content: TypeAlias = tuple[SnapshotState, int | None, str | None, str | None]
-"""What is known of the content of a snapshot file: its state, its entries, what is wrong with it, and its path."""
-_NO_SNAPSHOT: Final[_Content] = SnapshotState.MISSING, None, None, None
-
-
 class Compaction(StrEnum):
     """Whether the records of a partition are thinned out, so that neither tiering nor a replay can take them."""
 
@@ -315,10 +310,12 @@ def take_partition_inventory(
 
     """
     snapshots = {snapshot.offset: snapshot for snapshot in partition.snapshots}
-    closed = [(segment, end) for segment in partition.segments if (end := segment.next_base_offset) is not None]
-    at_ends = [snapshots.get(end) for _, end in closed]
-    contents = each(partial(_content, sources), at_ends, remote=partition.is_remote)
-    statuses = (_status(segment, end, content) for (segment, end), content in zip(closed, contents, strict=True))
+    closed = [
+        (segment, end, snapshots.get(end))
+        for segment in partition.segments
+        if (end := segment.next_base_offset) is not None
+    ]
+    statuses = each(lambda place: _status(sources, *place), closed, remote=partition.is_remote)
     # The active segment, which has none, comes last.
     boundaries = pack_all(statuses, "offset", segment=partition.segments)
     log_end, strays = _apart_from_bases(partition)
@@ -340,7 +337,7 @@ def with_log_end(inventory: PartitionInventory, sources: Sources = PLAIN) -> Par
     if log_end is None:
         return inventory
     closed = inventory.partition.ending_at(log_end.offset)
-    at_end = _status(closed.segments[-1], log_end.offset, _content(sources, log_end))
+    at_end = _status(sources, closed.segments[-1], log_end.offset, log_end)
     return replace(inventory, partition=closed, boundaries=(*inventory.boundaries, at_end), log_end=None)
 
 
@@ -351,28 +348,25 @@ def with_beginning(inventory: PartitionInventory) -> PartitionInventory:
         return inventory
     first = partition.segments[0]
     snapshot = next((at_start for at_start in partition.snapshots if at_start.offset == first.base_offset), None)
-    at_start = _status(first, first.base_offset, _content(PLAIN, snapshot))
+    at_start = _status(PLAIN, first, first.base_offset, snapshot)
     return replace(inventory, boundaries=(at_start, *inventory.boundaries))
 
 
-def _status(segment: Segment, offset: int, content: _Content) -> BoundaryStatus:
-    state, entries, detail, path = content
-    return BoundaryStatus(offset=offset, segment=segment, state=state, entries=entries, detail=detail, path=path)
-
-
-def _content(sources: Sources, snapshot: SnapshotFile | None) -> _Content:
-    """Return the state of a snapshot by its content: that it is missing, too, if a live broker has deleted it."""
+def _status(sources: Sources, segment: Segment, offset: int, snapshot: SnapshotFile | None) -> BoundaryStatus:
+    """Return a boundary by the content of its snapshot: that it is missing, too, if a live broker has deleted it."""
+    status = partial(BoundaryStatus, offset=offset, segment=segment)
     if snapshot is None:
-        return _NO_SNAPSHOT
+        return status(state=SnapshotState.MISSING)
     if snapshot.size_bytes == 0:
-        return SnapshotState.ZERO_BYTE, None, None, snapshot.path
+        return status(state=SnapshotState.ZERO_BYTE, path=snapshot.path)
     try:
         entries = len(read_snapshot_array(sources.read(snapshot.path), snapshot.offset))
     except GONE:
-        return _NO_SNAPSHOT
+        return status(state=SnapshotState.MISSING)
     except FormatError as error:
-        return SnapshotState.CORRUPT, None, str(error), snapshot.path
-    return SnapshotState.PRESENT if entries else SnapshotState.EMPTY, entries, None, snapshot.path
+        return status(state=SnapshotState.CORRUPT, detail=str(error), path=snapshot.path)
+    state = SnapshotState.PRESENT if entries else SnapshotState.EMPTY
+    return status(state=state, entries=entries, path=snapshot.path)
 
 
 def _apart_from_bases(partition: PartitionDir) -> tuple[SnapshotFile | None, tuple[SnapshotFile, ...]]:
