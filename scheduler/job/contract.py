@@ -341,7 +341,7 @@ class Verb:
         run: does it, and reports each result.
         view: how results are shown.
         reads: what the sources of its runs are; the running cluster is none, a store is one. On the shell a verb has a
-            flag or argument of its own for any but log dirs; other is what these name.
+            flag or argument of its own for any but log dirs; unless it says otherwise, these name the sources.
         to: the argument that names where a run writes to; None where it only reads.
         to_url: whether that must be a URL.
         carries_out_plans: whether a saved plan can be given in place of sources.
@@ -356,7 +356,7 @@ class Verb:
     request: type[Request]
     run: Callable[[Any, Context, Report], None]
     view: Callable[[Any, Context], View[Any]]
-    reads: Literal["log dirs", "store", "cluster", "other"] = "log dirs"
+    reads: Literal["log dirs", "store", "cluster", "other"] = "other"
     to: str | None = None
     to_url: bool = True
     carries_out_plans: bool = False

@@ -196,5 +196,4 @@ VERB = Verb(
     request=AnnounceRequest,
     run=run,
     view=lambda request, _: AnnounceView(published=request.publish),
-    reads="other",
 )

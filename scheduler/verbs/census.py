@@ -286,5 +286,6 @@ VERB = Verb(
     request=CensusRequest,
     run=run,
     view=CensusView,
+    reads="log dirs",
     rows=(CensusRow,),
 )

@@ -482,4 +482,5 @@ VERB = Verb(
     view=lambda request, context: (
         BeforeMoveView() if request.before_move else CheckView(request.scope, context.settings)
     ),
+    reads="log dirs",
 )

@@ -298,14 +298,12 @@ IMAGE = Verb(
     request=ImageRequest,
     run=run,
     view=lambda *_: ImageView(),
-    reads="other",
 )
 PRODUCER_IDS = Verb(
     takes=(METADATA, SERVER),
     request=ProducerIdsRequest,
     run=partial(run, relying_on=(ProducerIdsRecord,)),
     view=lambda *_: ProducerIdsView(),
-    reads="other",
 )
 CONFIG = Verb(
     takes=(METADATA, SERVER),
@@ -314,7 +312,6 @@ CONFIG = Verb(
     view=lambda _, context: ConfigView(
         {} if context.settings.server_properties is None else static_properties(context.settings.server_properties)
     ),
-    reads="other",
 )
 
 
@@ -410,5 +407,4 @@ AUDIT = Verb(
     request=AuditRequest,
     run=run_audit,
     view=lambda *_: AuditView(),
-    reads="other",
 )

@@ -381,5 +381,4 @@ VERB = Verb(
     request=DemoRequest,
     run=run,
     view=lambda request, _: DemoView(stays=request.keep or request.directory is not None),
-    reads="other",
 )

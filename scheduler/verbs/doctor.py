@@ -437,5 +437,4 @@ VERB = Verb(
     request=DoctorRequest,
     run=run,
     view=lambda request, context: DoctorView(request.places or (), rule_flags_of(context.settings)),
-    reads="other",
 )

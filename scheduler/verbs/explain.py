@@ -311,5 +311,4 @@ VERB = Verb(
     request=ExplainRequest,
     run=run,
     view=lambda request, context: ExplainView(request, connection_of(context.settings)),
-    reads="other",
 )

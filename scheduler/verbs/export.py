@@ -185,6 +185,7 @@ VERB = Verb(
     request=ExportRequest,
     run=run,
     view=lambda _, context: ExportView(dry_run=context.settings.dry_run),
+    reads="log dirs",
     to="to",
     is_short=True,
 )

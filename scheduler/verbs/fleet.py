@@ -155,7 +155,6 @@ STATUS = Verb(
     request=StatusRequest,
     run=run_status,
     view=lambda _, context: FleetView(settings=context.settings),
-    reads="other",
 )
 
 
@@ -296,5 +295,4 @@ GATE = Verb(
     request=GateRequest,
     run=run_gate,
     view=lambda request, _: GateView(broker_id=request.broker),
-    reads="other",
 )

@@ -229,5 +229,4 @@ VERB = Verb(
     request=GcRequest,
     run=run,
     view=lambda request, context: GarbageView(request, context.settings),
-    reads="other",
 )

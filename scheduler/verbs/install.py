@@ -303,6 +303,5 @@ VERB = Verb(
     request=InstallRequest,
     run=run,
     view=view_of,
-    reads="other",
     carries_out_plans=True,
 )

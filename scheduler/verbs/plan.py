@@ -96,4 +96,5 @@ VERB = Verb(
     request=PlanRequest,
     run=run,
     view=view_of,
+    reads="log dirs",
 )

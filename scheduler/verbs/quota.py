@@ -223,8 +223,6 @@ def _one(name: str | None, *, default: bool) -> str | None:
     return chosen.name
 
 
-SET = Verb(takes=(STATE,), request=SetRequest, run=run, view=lambda *_: ChangedView(), reads="other")
-DELETE = Verb(takes=(STATE,), request=DeleteRequest, run=run, view=lambda *_: ChangedView(), reads="other")
-DESCRIBE = Verb(
-    takes=(STATE, METADATA, CLUSTER), request=DescribeRequest, run=describe, view=lambda *_: QuotaView(), reads="other"
-)
+SET = Verb(takes=(STATE,), request=SetRequest, run=run, view=lambda *_: ChangedView())
+DELETE = Verb(takes=(STATE,), request=DeleteRequest, run=run, view=lambda *_: ChangedView())
+DESCRIBE = Verb(takes=(STATE, METADATA, CLUSTER), request=DescribeRequest, run=describe, view=lambda *_: QuotaView())

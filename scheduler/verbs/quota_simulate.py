@@ -318,10 +318,12 @@ SIMULATE = Verb(
     request=SimulateRequest,
     run=simulate_log,
     view=lambda *_: SimulationView(),
+    reads="log dirs",
 )
 ADVISE = Verb(
     takes=(TOPIC, CLUSTER, SERVER, METADATA, ("producer_id_expiration_ms",), ENGINE, SPARK, STORE),
     request=AdviseRequest,
     run=advise_rate,
     view=lambda request, _: AdviceView(request),
+    reads="log dirs",
 )

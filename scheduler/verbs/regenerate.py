@@ -98,6 +98,7 @@ VERB = Verb(
     request=RegenerateRequest,
     run=run,
     view=view_of,
+    reads="log dirs",
     to="into",
     to_url=False,
     carries_out_plans=True,

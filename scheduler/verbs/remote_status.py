@@ -239,5 +239,4 @@ VERB = Verb(
     view=lambda request, context: RemoteStatusView(
         whole=context.settings.output != "table", has_store=request.store is not None
     ),
-    reads="other",
 )

@@ -346,5 +346,4 @@ VERB = Verb(
     request=RepairRequest,
     run=run,
     view=_view,
-    reads="other",
 )

@@ -359,5 +359,4 @@ VERB = Verb(
     request=RestoreRequest,
     run=run,
     view=lambda _, context: RestoreView(dry_run=context.settings.dry_run),
-    reads="other",
 )

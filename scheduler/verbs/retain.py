@@ -136,5 +136,4 @@ VERB = Verb(
     request=RetainRequest,
     run=run,
     view=lambda request, _: RetainView(request.url, dry_run=not request.delete),
-    reads="other",
 )

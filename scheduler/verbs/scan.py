@@ -401,6 +401,7 @@ VERB = Verb(
     request=ScanRequest,
     run=run,
     view=lambda request, _: ScanView(request),
+    reads="log dirs",
     is_short=True,
     door=Door(
         path="/v1/scans",

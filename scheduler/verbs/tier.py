@@ -406,6 +406,7 @@ VERB = Verb(
         if context.settings.dry_run
         else TierView(request.scope, request.to)
     ),
+    reads="log dirs",
     to="to",
     carries_out_plans=True,
     rows=(PlanRow, ShipmentRow),

@@ -95,6 +95,7 @@ VERB = Verb(
     request=BatchesRequest,
     run=run,
     view=lambda *_: BatchesView(),
+    reads="log dirs",
     is_short=True,
     door=Door(
         path="/v1/batch-counts",

@@ -218,6 +218,4 @@ class InspectView(View["Opened | Reported[Row]"]):
             yield from _DUMPS[result.kind](result.answer)
 
 
-VERB = Verb(
-    takes=(CHECKING, STORE, DUMPED), request=InspectRequest, run=run, view=lambda *_: InspectView(), reads="other"
-)
+VERB = Verb(takes=(CHECKING, STORE, DUMPED), request=InspectRequest, run=run, view=lambda *_: InspectView())
