@@ -76,22 +76,26 @@ def list_sources(services: Serving, _: Viewer) -> SourcesAnswer:
     return SourcesAnswer(sources=[SourceAnswer.model_validate(source) for source in services.scans.sources()])
 
 
-@router.get("/partitions", summary="Can tiering be turned on yet?")
-def list_partitions(
-    services: Serving,
-    _: Viewer,
-    paging: Paging,
+async def wanted_partitions(
     topic: Annotated[str | None, Query(max_length=260, description="A glob.")] = None,
     verdict: Annotated[list[Verdict] | None, Query(description="May be given several times.")] = None,
     unblocked_by: Annotated[
         list[UnblockedBy] | None, Query(alias="unblockedBy", description="Only those that this unblocks.")
     ] = None,
     source: Source = None,
-) -> PartitionsAnswer:
-    """Return a page of partitions by topic and number, as the last scan saw them, with what was made since."""
-    wanted = PartitionFilter(
+) -> PartitionFilter:
+    """Return which partitions are asked for; immediate, and so without a thread of its own."""
+    return PartitionFilter(
         topic=topic, verdict=tuple(verdict or ()), unblocked_by=tuple(unblocked_by or ()), source=source
     )
+
+
+Wanted: TypeAlias = Annotated[PartitionFilter, Depends(wanted_partitions)]
+
+
+@router.get("/partitions", summary="Can tiering be turned on yet?")
+def list_partitions(services: Serving, _: Viewer, wanted: Wanted, paging: Paging) -> PartitionsAnswer:
+    """Return a page of partitions by topic and number, as the last scan saw them, with what was made since."""
     seen = services.scans.page(wanted, limit=paging.most, after=paging.after(str, int, str))
     page, following = paging.cut(seen, lambda partition: (partition.topic, partition.partition, partition.source))
     answers = [PartitionAnswer.model_validate(partition).model_copy(update={"row": None}) for partition in page]

@@ -4,7 +4,7 @@ Its picture shows missing snapshots over days; the table has a bar for the disk 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from resnap.scheduler.api.fleet import collected_by, matching
 from resnap.scheduler.api.paging import PAGE, Page, Paging
+from resnap.scheduler.api.partitions import Wanted
 from resnap.scheduler.fleet.status import FleetBrokerRow, FleetTopicRow
 from resnap.scheduler.job.contract import PartitionState
 from resnap.scheduler.output.answer import MOST_NAMED, answer_of, fault_rows_if, turn_on_lines, way_of, why_of
@@ -30,7 +31,6 @@ from resnap.tiering.judging.refusal import UnblockedBy
 
 router = APIRouter(include_in_schema=False)
 Glob = Annotated[str, Query(max_length=260)]
-Source = Annotated[str, Query(max_length=4096)]
 _LAST_RUNS = 5
 _MOST_LINKED = 5
 """Partitions with unfit snapshots in one store, or whose tiering has stopped."""
@@ -60,22 +60,11 @@ Listing = Annotated[_Listing, Depends()]
 
 
 @router.get("/")
-def show_overview(
-    context: Context,
-    listing: Listing,
-    topic: Glob = "",
-    verdict: Annotated[list[Verdict] | None, Query()] = None,
-    unblocked_by: Annotated[list[UnblockedBy] | None, Query(alias="unblockedBy")] = None,
-    source: Source = "",
-) -> Response:
+def show_overview(context: Context, listing: Listing, wanted: Wanted) -> Response:
     """Answer the question; show a page of topics, or of the partitions that are asked for."""
     services, shell = context.services, context.shell
-    wanted = PartitionFilter(
-        topic=topic or None,
-        verdict=tuple(verdict or ()),
-        unblocked_by=tuple(unblocked_by or ()),
-        source=source or None,
-    )
+    topic, source = wanted.topic or "", wanted.source or ""
+    wanted = replace(wanted, topic=topic or None, source=source or None)  # a form sends what was not filled in, too
     asked = {
         "topic": topic,
         "verdict": [verdict.value for verdict in wanted.verdict],
