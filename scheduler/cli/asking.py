@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from resnap.scheduler.cli.flags import LogDirs
+from resnap.scheduler.cli.flags import LogDirs, with_settings
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.job.contract import Verb
 from resnap.scheduler.job.wiring import scope_of
 from resnap.storage.errors import UsageError, in_file

@@ -1,8 +1,7 @@
 """The commands ``version`` and ``config show``."""
 
-from resnap.scheduler.cli.flags import ALL
+from resnap.scheduler.cli.flags import ALL, with_settings
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.output.rendering import Answer, Column
 from resnap.scheduler.settings.environment import process_environment
 from resnap.scheduler.settings.settings import DECLARED

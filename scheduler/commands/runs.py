@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 from typing_extensions import TypedDict  # the one that pydantic takes, for the description of the API
 
-from resnap.scheduler.cli.flags import STATE
+from resnap.scheduler.cli.flags import STATE, with_settings
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.output.records import columns_of, instant_of, plain, row_of
 from resnap.scheduler.output.rendering import Answer, Column, Row
 from resnap.scheduler.runs.history import History

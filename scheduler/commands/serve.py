@@ -35,9 +35,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from resnap.scheduler.cli.failures import FAILED
-from resnap.scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD
+from resnap.scheduler.cli.flags import ENGINE, MEMORY, READING, REPLAY, SERVE, SOURCE, STORE, UPLOAD, with_settings
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.runs.configuration import Configuration
 from resnap.scheduler.service.services import Services, address_of, usable_settings
 from resnap.scheduler.settings.environment import process_environment

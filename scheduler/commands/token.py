@@ -13,9 +13,8 @@ import typer
 from resnap.scheduler.access.audit_log import AuditLog
 from resnap.scheduler.access.roles import Role
 from resnap.scheduler.access.tokens import Token, Tokens
-from resnap.scheduler.cli.flags import STATE
+from resnap.scheduler.cli.flags import STATE, with_settings
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.scheduler.output.rendering import Answer, Column, Row
 from resnap.scheduler.settings.loading import state_directory_of
 from resnap.scheduler.settings.values import parse_duration

@@ -15,9 +15,8 @@ import typer
 
 from resnap.scheduler import cli
 from resnap.scheduler.cli.failures import Failures
-from resnap.scheduler.cli.flags import REPLAY
+from resnap.scheduler.cli.flags import REPLAY, with_settings
 from resnap.scheduler.cli.invocation import Invocation
-from resnap.scheduler.cli.options import with_settings
 from resnap.storage.errors import StalePlanError, StoreError, VerificationError
 from tests.builders import a_batch
 from tests.cases import mostly_slow
