@@ -144,14 +144,16 @@ def _origin(result: BoundaryResult, rules: ReplayRules, how: SnapshotHow, entrie
     )
 
 
-def checked_segment(
-    order: CopyOrder, layout: Layout, staged: ObjectStore, rules: ReplayRules
-) -> tuple[NewSegment, SegmentIndexes]:
-    """Choose the snapshot, its own or one in ``staged``, the sink of the replay; return as ``new_segment`` does."""
+def carry_out(
+    order: CopyOrder, delivery: Delivery, layout: Layout, staged: ObjectStore, rules: ReplayRules
+) -> CopiedSegment:
+    """Choose the snapshot of a segment, its own or one in ``staged``, the sink of the replay; read and copy it all.
+
+    Raises as ``choose_snapshot``, ``new_segment`` and ``copy_segment`` do.
+    """
     as_found, partition = layout.keeps_snapshots_as_found, order.provenance.topic_partition
-    return new_segment(
-        order, choose_snapshot(partition, order.rebuilt, rules, staged, order.sources, as_found=as_found)
-    )
+    snapshot = choose_snapshot(partition, order.rebuilt, rules, staged, order.sources, as_found=as_found)
+    return copy_segment(delivery, layout, order, *new_segment(order, snapshot))
 
 
 def copy_segment(
@@ -225,8 +227,7 @@ def copy_on_executor(
 ) -> CopiedSegment:
     """Copy a segment on an executor, with the stores opened there; the limit of ``uploading`` is of one process."""
     delivery, said = _delivery(store_url, sources, uploading)
-    staged, layout = sources.store(staged_url), uploading.layout
-    copied = copy_segment(delivery, layout, order, *checked_segment(order, layout, staged, rules))
+    copied = carry_out(order, delivery, uploading.layout, sources.store(staged_url), rules)
     return replace(copied, warnings=tuple(said))
 
 

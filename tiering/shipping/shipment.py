@@ -34,7 +34,7 @@ from resnap.tiering.shipping.segment_bundle import (
     SegmentDeletedError,
     reporting_change,
 )
-from resnap.tiering.shipping.segment_copy import checked_segment, copy_segment, publish
+from resnap.tiering.shipping.segment_copy import carry_out, publish
 from resnap.tiering.shipping.segment_indexes import IndexUnusableError, TransactionHistory
 from resnap.tiering.shipping.shipped import ShippedTopic
 
@@ -254,8 +254,7 @@ class _Partition:
             if shipper.copy_elsewhere is not None:
                 copied = shipper.copy_elsewhere(order, self.delivery)
             else:
-                checked = checked_segment(order, shipper.layout, shipper.staged, shipper.rules)
-                copied = copy_segment(self.delivery, shipper.layout, order, *checked)
+                copied = carry_out(order, self.delivery, shipper.layout, shipper.staged, shipper.rules)
             self.delivery.note_written(copied.objects.files)
             return copied
 
