@@ -210,7 +210,11 @@ def _aborted_transactions(
 ) -> tuple[AbortedTxn, ...]:
     """Return the entries of the transaction index, unless the segment alone contradicts them."""
     path = segment.sibling("txnindex")
-    entries = _entries(path, _read_transactions(path, sources))
+    try:
+        entries = _read_transactions(path, sources)
+    except FormatError as error:
+        # Never advise to delete it: a broker that then recovers the segment deletes the snapshots above it.
+        raise IndexUnusableError(str(error), hint=_UNUSABLE) from error
     for txn in entries:
         if txn.last_offset < segment.base_offset or not _is_inside(segment, txn.last_offset - segment.base_offset):
             raise IndexUnusableError(
@@ -237,20 +241,14 @@ def check_aborted(
     return tuple(f"{path}: {text}" + (f"; and {more} more like it" if more else "") for text in found.undecided[:1])
 
 
-def _read_transactions(path: str, sources: Sources) -> bytes:
+def _read_transactions(path: str, sources: Sources) -> list[AbortedTxn]:
+    """Return the entries of the transaction index at ``path``; none if there is none."""
     try:
-        return sources.read(path)
+        body = sources.read(path)
     except GONE:
-        return b""
-
-
-def _entries(path: str, body: bytes) -> list[AbortedTxn]:
-    try:
-        with in_file(path):
-            return read_transaction_index(body)
-    except FormatError as error:
-        # Never advise to delete it: a broker that then recovers the segment deletes the snapshots above it.
-        raise IndexUnusableError(str(error), hint=_UNUSABLE) from error
+        return []
+    with in_file(path):
+        return read_transaction_index(body)
 
 
 def index_there(segment: Segment, sources: Sources) -> tuple[AbortedTxn, ...] | None:
@@ -261,7 +259,7 @@ def index_there(segment: Segment, sources: Sources) -> tuple[AbortedTxn, ...] | 
 
     """
     try:
-        return tuple(read_transaction_index(_read_transactions(segment.sibling("txnindex"), sources)))
+        return tuple(_read_transactions(segment.sibling("txnindex"), sources))
     except FormatError:
         return None
 

@@ -196,9 +196,8 @@ def _check_objects(store: ObjectStore, infos: Mapping[str, ObjectInfo], segment:
     for key, size, found in segment.mismatched_objects(infos):
         there = "nothing" if found is None else f"{found.size_bytes} bytes"
         raise VerificationError(
-            f"{of.topic}-{of.partition}: the segment [{of.base_offset},"
-            f" {of.next_base_offset}) lacks an object: its manifest {store.url}/{segment.place.key} names"
-            f" {key} of {size} bytes, found {there}"
+            f"{of.topic_partition}: the segment {of.offsets} lacks an object: its manifest"
+            f" {store.url}/{segment.place.key} names {key} of {size} bytes, found {there}"
         )
 
 
