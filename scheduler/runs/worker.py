@@ -45,6 +45,10 @@ class QueueFullError(ResnapError):
     transient = True
 
 
+class StoppingError(QueueFullError):
+    """The service is stopping, and takes no more runs."""
+
+
 _Lane: TypeAlias = "queue.SimpleQueue[str | None]"
 """Ids of runs that wait; None ends the thread that executes them."""
 
@@ -78,7 +82,8 @@ class Worker:
         """Queue a run.
 
         Raises:
-            QueueFullError: the queue is full, or the service is stopping.
+            QueueFullError: the queue is full.
+            StoppingError: the service is stopping.
 
         """
         run = Run(
@@ -92,7 +97,7 @@ class Worker:
         )
         with self._lock:
             if self._is_stopping:
-                raise QueueFullError("the service is stopping", hint="try again when it runs")
+                raise StoppingError("the service is stopping", hint="try again when it runs")
             if len(self._awaited) - len(self._at_work) >= self.queue_size:
                 hint = f"try again in {RETRY_AFTER_S} s, or cancel a waiting run"
                 wait = agreeing(self.queue_size, "waits", "wait")

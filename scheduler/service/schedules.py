@@ -29,7 +29,7 @@ from apscheduler.triggers.interval import IntervalTrigger
 
 from resnap.scheduler.clock import milliseconds
 from resnap.scheduler.runs.run import RunRequest
-from resnap.scheduler.runs.worker import QueueFullError
+from resnap.scheduler.runs.worker import QueueFullError, StoppingError
 from resnap.scheduler.state.database import StateError
 from resnap.storage.errors import ConfigurationError
 
@@ -201,6 +201,9 @@ class Schedules:
         """Execute a run, and wait for its end, so that the schedule knows that it is active."""
         try:
             run = self.run_now(name, BY_SCHEDULE)
+        except StoppingError:
+            self._observer.note("a schedule is due while the service stops", schedule=name)
+            return
         except (QueueFullError, StateError) as error:
             with self._lock:
                 self._owed.add(name)

@@ -44,6 +44,9 @@ class ReportedError:
         self.events.append((event, schedule))
         self.heard.set()
 
+    def note(self, text: str, *, schedule: str) -> None:
+        self.scheduler_event("note", schedule, text)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
@@ -272,6 +275,19 @@ def test_a_full_queue_is_counted_and_the_schedule_goes_on(tmp_path: Path) -> Non
         now.at_work.worker.cancel(waiting.id)
         gate.go_on.set()
         assert begun.begun.wait(PATIENCE_S), "it tries again at its next time"
+
+
+def test_what_is_due_while_the_service_stops_is_no_full_queue_and_is_due_after_the_next_start(tmp_path: Path) -> None:
+    with timed(tmp_path) as now:
+        now.at_work.worker.begin_to_stop()
+        now.schedules.start([hourly()])
+        assert now.told.heard.wait(PATIENCE_S)
+        assert now.told.events == [("note", "hourly")]
+        assert now.told.details == ["a schedule is due while the service stops"]
+    with timed(tmp_path) as now:
+        gate = now.at_work.hold("")
+        now.schedules.start([hourly()])
+        assert gate.begun.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("has_run", [True, False], ids=["has run before", "is new"])
