@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from resnap.scheduler.access.roles import PlaceForbiddenError
 from resnap.scheduler.job.contract import verb_of
+from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.settings.layers import line_of
 from resnap.scheduler.settings.loading import load_settings, settings_file
 from resnap.scheduler.settings.settings import RUN_SETTINGS
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.settings.declaration import SettingFiles
     from resnap.scheduler.settings.service import ScheduleSpec
     from resnap.scheduler.settings.settings import Settings
+    from resnap.tiering.judging.planning import SavedPlan
+    from resnap.tiering.selection import Scope
 
 
 @dataclass(slots=True, kw_only=True)
@@ -160,6 +163,17 @@ def within_places(settings: Settings, asked: RunRequest) -> RunRequest:
         destination=None if asked.destination is None else destination(asked.destination),
         settings=asked.settings if remote is None else {**asked.settings, "remote": source(str(remote))},
     )
+
+
+def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None = None) -> Scope:
+    """Return what a request points at, or else a saved plan, or else ``log.dirs``.
+
+    Raises:
+        UsageError: none of them names anything.
+
+    """
+    scope = scope_of(settings, request.sources or None, saved, reads=verb_of(request.kind).reads)
+    return replace(scope, partitions=request.partitions or scope.partitions)
 
 
 def scanned_sources(settings: Settings) -> tuple[str, ...]:

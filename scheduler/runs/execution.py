@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from resnap.scheduler.job.contract import Context, PartitionState, Result, verb_of
-from resnap.scheduler.job.wiring import scope_of
 from resnap.scheduler.output.progress import ProgressState, TrackedProgress, progress_row
 from resnap.scheduler.output.records import row_of
-from resnap.scheduler.runs.configuration import place_of, scanned_sources
+from resnap.scheduler.runs.configuration import place_of, scanned_sources, scope_for
 from resnap.scheduler.runs.run import BY_API, PartitionOutcome, ReportedError
 from resnap.scheduler.settings.values import redact
 from resnap.scheduler.telemetry.logs import logger
@@ -41,7 +40,8 @@ if TYPE_CHECKING:
     from resnap.scheduler.runs.configuration import Configuration
     from resnap.scheduler.runs.history import History
     from resnap.scheduler.runs.observation import Observation
-    from resnap.scheduler.runs.run import Row, Run, RunRequest
+    from resnap.scheduler.runs.plans import Plans
+    from resnap.scheduler.runs.run import Row, Run
     from resnap.scheduler.runs.scans import Scans
     from resnap.scheduler.settings.settings import Settings
     from resnap.storage.log.names import TopicPartition
@@ -163,15 +163,10 @@ def public_error(error: BaseException) -> ReportedError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Executes runs, one by one, with what all of them share.
-
-    Attributes:
-        saved_plan: returns the text of a stored plan by its id, or None if there is none.
-
-    """
+    """Executes runs, one by one, with what all of them share."""
 
     configuration: Configuration
-    saved_plan: Callable[[str], str | None]
+    plans: Plans
     engine: Engine
     """With Spark once it runs; for one run after the other."""
     clock: Clock
@@ -212,21 +207,10 @@ class Execution:
     def _saved_plan(self, run: Run) -> SavedPlan | None:
         if run.request.plan is None:
             return None
-        text = self.saved_plan(run.request.plan)
-        if text is None:
+        plan = self.plans.get(run.request.plan)
+        if plan is None:
             raise UsageError(f"there is no plan {run.request.plan}", hint="make it again: POST /v1/plans")
-        return read_saved_plan(text)
-
-
-def scope_for(settings: Settings, request: RunRequest, saved: SavedPlan | None = None) -> Scope:
-    """Return what a request points at, or else a saved plan, or else ``log.dirs``.
-
-    Raises:
-        UsageError: none of them names anything.
-
-    """
-    scope = scope_of(settings, request.sources or None, saved, reads=verb_of(request.kind).reads)
-    return replace(scope, partitions=request.partitions or scope.partitions)
+        return read_saved_plan(plan.plan)
 
 
 @dataclass(slots=True, kw_only=True)

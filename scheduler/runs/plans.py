@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from resnap.scheduler.disk_reads import LONG_READ_S, DiskReads
 from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.output.records import row_of
-from resnap.scheduler.runs.execution import scope_for
+from resnap.scheduler.runs.configuration import scope_for
 from resnap.scheduler.runs.run import request_from
 from resnap.scheduler.state.database import Database, columns_of, from_row, insert_row
 from resnap.scheduler.verbs.planned import PlanRow, totals_of
@@ -85,11 +85,6 @@ class Plans:
         """Return a plan, or None if there is none of this id."""
         row = self.database.row("SELECT * FROM plans WHERE id = ?", (plan_id,))
         return None if row is None else _plan(row)
-
-    def text(self, plan_id: str) -> str | None:
-        """Return a plan in its saved form, or None if there is none of this id."""
-        plan = self.get(plan_id)
-        return None if plan is None else plan.plan
 
     def page(self, *, limit: int, before: str | None = None) -> list[KeptPlan]:
         """Return up to ``limit`` plans, newest first, made before the plan ``before`` if it is given."""

@@ -145,7 +145,7 @@ class Services:
         metrics.quota(partial(series, self.admission.manager))
         execution = Execution(
             configuration=configuration,
-            saved_plan=self.plans.text,
+            plans=self.plans,
             engine=self.engine,
             clock=clock,
             scans=self.scans,
