@@ -56,8 +56,16 @@ class PartitionState(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Value:
+    """Makes each class that is derived from it a frozen dataclass with keywords only."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
+
+
+class Result(Value):
     """What came of one part of a run. Jobs derive their own results from it.
 
     Attributes:
@@ -82,14 +90,12 @@ class Result:
 W_co = TypeVar("W_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reported(Result, Generic[W_co]):
     """A result with what the work itself has reported."""
 
     what: W_co
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unread(Result):
     """A partition, or something beside one, that could not be read; the run goes on without it."""
 
@@ -265,13 +271,11 @@ class View(Generic[R]):
         return ()
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True)
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Value):
     """What is asked of a verb besides the settings.
 
-    Verbs derive theirs, which is such a dataclass, too: its fields are their arguments, each with its ``typer.Option``,
-    whose flag is the name of the field unless it has another; and its docstring is their help.
+    Verbs derive theirs: its fields are their arguments, each with its ``typer.Option``, whose flag is the name of the
+    field unless it has another; and its docstring is their help.
 
     Attributes:
         scope: the sources, and what of them.
@@ -283,9 +287,6 @@ class Request:
     scope: Scope
     saved: SavedPlan | None = None
     separately: bool = False
-
-    def __init_subclass__(cls) -> None:
-        dataclass(frozen=True, kw_only=True)(cls)
 
     def settled(self, context: Context) -> Request:  # noqa: ARG002 - for those that name places themselves
         """Return the request completed from the settings, or with the sources that its own arguments name."""

@@ -326,7 +326,6 @@ class CheckView(SummedView[Result]):
             yield f"Next: nothing is left to do: {known[bool(self._by_verdict[Verdict.READY])]}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Move(Result):
     """What a move of one partition would lose.
 

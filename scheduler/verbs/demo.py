@@ -9,7 +9,7 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Annotated, Any, Final, NamedTuple
@@ -87,7 +87,6 @@ class DemoBoundary(NamedTuple):
         return {camel_case(name): plain(value) for name, value in self._asdict().items() if name != "partition"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoStep(Result):
     """A step is done: figures for programs, lines for people."""
 
@@ -97,7 +96,6 @@ class DemoStep(Result):
     lines: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DemoEnd(Result):
     """All steps are done; ``lost`` are the boundaries without a snapshot in the log dir."""
 

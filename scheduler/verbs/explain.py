@@ -49,7 +49,6 @@ class ExplainRequest(Request):
     producer_id: Annotated[int | None, typer.Option(metavar="N", help="Only this producer.", min=0)] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Result):
     """The batches that made the entry of one producer, and its transactional id if it is known."""
 

@@ -3,7 +3,7 @@
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Final
@@ -64,7 +64,6 @@ class GcRequest(Request):
             raise UsageError(f"--older-than {self.older_than}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Leftover(Result):
     """An object that no manifest names, or an upload in parts that was never completed; deleted if that was asked."""
 

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Annotated, Final
 
 import typer
@@ -101,7 +100,6 @@ class DescribeRequest(Request):
     user_default: UserDefault = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Quota(Result):
     """One quota of an entity."""
 

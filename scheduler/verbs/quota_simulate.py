@@ -5,7 +5,6 @@ have left most unthrottled, and its effect on others.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -81,7 +80,6 @@ def _rules(request: SimulateRequest | AdviseRequest, false_positive_rate: float,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogRead(Result):
     """What the log holds, and the principals that no rate is for; the first result."""
 
@@ -202,7 +200,6 @@ class SimulationView(View["LogRead | Reported[PrincipalOutcome] | Unread"]):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Advice(Result):
     """The rate that does not throttle the given share of principals; the first result. None if there is none."""
 
@@ -211,7 +208,6 @@ class Advice(Result):
     """How many producers one principal can then have in a partition before the first of them expires."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Advised(Result):
     """The least rate that one principal needs, and its outcome at the advised rate."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
 from itertools import chain, filterfalse, islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Self
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from resnap.tiering.selection import Scope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rebuilt(Result):
     """One partition, and what its replay gave."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from glob import has_magic
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -77,7 +77,6 @@ class ReplicasRequest(Request):
         return replace(self, scope=replace(self.scope, sources=tuple(self.places or ())))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaTotals(Result):
     """The totals of the check."""
 

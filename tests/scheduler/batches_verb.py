@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,7 +35,6 @@ class BatchesRequest(Request):
     least: Annotated[int, typer.Option("--least", metavar="N", min=1, help="Only partitions of so many batches.")] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Counted(Result):
     """A partition, and how many batches it has."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -144,7 +144,6 @@ class InspectRequest(Request):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(Result):
     """What the file is: the first result. The rows of ``answer`` follow, a result each, unless they are dumped."""
 
