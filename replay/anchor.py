@@ -92,7 +92,8 @@ def _index_of(plan: PartitionPlan, offset: int) -> int | None:
 def _kept_after_ms(plan: PartitionPlan, clock_ms: int) -> int | None:
     """Return the time up to which idle producers have expired at every T of the plan, or of a later one.
 
-    Under ``roll`` the T of a later boundary is never before the newest server clock below it.
+    Under ``roll`` the T of a later boundary is not before the last server clock below it, unless that was ahead: then
+    the run is repeated without its anchor (``lacks_entries_at``).
     """
     if not plan.rules.as_of.roll:
         return plan.rules.kept_after_ms(plan.rules.as_of.now_ms)
@@ -174,6 +175,12 @@ def may_be_pruned(unknown: Array, run: SegmentRun) -> bool:
         return False
     is_open = unknown["current_txn_first_offset"] != NONE
     return bool((is_open | (unknown["timestamp"] > run.anchor.pruned_ms)).any())
+
+
+def lacks_entries_at(plan: PartitionPlan, run: SegmentRun, as_of_ms: int) -> bool:
+    """Whether producers may have been pruned from the anchor of ``run`` that have not expired at ``as_of_ms``."""
+    pruned_ms = None if run.anchor is None else run.anchor.pruned_ms
+    return pruned_ms is not None and plan.rules.kept_after_ms(as_of_ms) < pruned_ms
 
 
 def must_be_given_up(state: Array, plan: PartitionPlan, run: SegmentRun, oldest_clock_ms: int | None) -> bool:

@@ -186,7 +186,7 @@ def _join_facts(left: ScanFacts, part: SplitSummary) -> ScanFacts:
         bytes_read=left.bytes_read + right.bytes_read,
         end_offset=right.end_offset,
         end_position=right.end_position,
-        server_clock_ms=max(left.server_clock_ms, right.server_clock_ms),
+        server_clock_ms=left.server_clock_ms if right.server_clock_ms < 0 else right.server_clock_ms,
         oldest_server_clock_ms=min(clocks, default=None),
         clock_since_event_ms=right.clock_since_event_ms,
         max_timestamp_ms=max(left.max_timestamp_ms, right.max_timestamp_ms),

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from resnap.replay.anchor import keep_state, kept_places, make_snapshot, may_be_pruned, must_be_given_up
+from resnap.replay.anchor import (
+    keep_state,
+    kept_places,
+    lacks_entries_at,
+    make_snapshot,
+    may_be_pruned,
+    must_be_given_up,
+)
 from resnap.replay.base_state import NEVER, NO_BASE, Base, base_of
 from resnap.replay.boundary_state import (
     BoundaryState,
@@ -63,6 +70,8 @@ class RunCombine:
     _error: ResnapError | None = None
     _at_high_watermark: bool = False
     _waiting: Boundary | None = None
+    _clock_ms: int = -1
+    """The last server clock; -1 if there was none."""
     _clock_above_ms: int | None = None
     _oldest_clock_ms: int | None = None
     _by_segment: dict[int, Boundary] = field(init=False)
@@ -112,6 +121,7 @@ class RunCombine:
         """Start from the state of the run's anchor."""
         self._given_up = kept.error is not None
         self._lacks_records = kept.facts.lacks_records
+        self._clock_ms = kept.facts.server_clock_ms
         self._oldest_clock_ms = kept.facts.oldest_server_clock_ms
         unknown = np.concatenate((self._base.shown, self._base.begun))
         for piece in kept.pieces:
@@ -124,6 +134,8 @@ class RunCombine:
         offset = self.plan.segments[segment_index].next_base_offset
         if segment_index not in self._kept_places or offset is None or self._is_given_up():
             return
+        if self._clock_ms < self._table.clock_ms:
+            return  # the broker's clock was ahead: by which time it has forgotten producers is not known
         state = Piece(self._state, self._table.clock_ms)
         anchor = keep_state(
             self.plan, self.run, state, offset, oldest_clock_ms=self._oldest_clock_ms, lacks_records=self._lacks_records
@@ -198,6 +210,8 @@ class RunCombine:
         self._segments_read += split.ends_segment
         self._lacks_records = self._lacks_records or split.facts.lacks_records
         self._error = self._error or split.error
+        if split.facts.server_clock_ms >= 0:
+            self._clock_ms = split.facts.server_clock_ms
         clocks = (self._oldest_clock_ms, split.facts.oldest_server_clock_ms)
         self._oldest_clock_ms = min((clock for clock in clocks if clock is not None), default=None)
 
@@ -254,6 +268,7 @@ class RunCombine:
     def _state_at(self, boundary: Boundary) -> BoundaryState | BoundaryResult:
         """Return the state at ``boundary``, or the result with the reason why it is unknown."""
         as_of_ms, needed_since_ms = self._as_of_ms(boundary), self._needed_since_ms(boundary)
+        self._given_up = self._given_up or lacks_entries_at(self.plan, self.run, as_of_ms)
         if needed_since_ms is None and not self._is_given_up():
             found = quick_boundary_state(
                 self._table, self.plan, self.run, boundary, as_of_ms, oldest_clock_ms=self._oldest_clock_ms,
@@ -291,7 +306,7 @@ class RunCombine:
         as_of = self.plan.rules.as_of
         if not as_of.roll:
             return as_of.now_ms
-        return roll_time_ms(boundary.earliest_roll_ms, self._table.clock_ms, self._clock_above_ms)
+        return roll_time_ms(boundary.earliest_roll_ms, self._clock_ms, self._clock_above_ms)
 
     @property
     def _start_offset(self) -> int:

@@ -108,20 +108,21 @@ def earliest_roll_ms(largest_below_ms: int, mtime_ms: int, now_ms: int) -> int:
     """Return a time before which a boundary cannot have been rolled, from file facts alone.
 
     One record stamped ten days ahead must not expire all producers: the largest timestamp counts only as far as the
-    file's modification time and the time of the run confirm it. The newest server clock, known after the scan, can only
+    file's modification time and the time of the run confirm it. The last server clock, known after the scan, can only
     move the time later (``roll_time_ms``).
     """
     return min(largest_below_ms, mtime_ms, now_ms)
 
 
-def roll_time_ms(earliest_ms: int, newest_below_ms: int, oldest_above_ms: int | None) -> int:
+def roll_time_ms(earliest_ms: int, last_below_ms: int, oldest_above_ms: int | None) -> int:
     """Return T of a boundary under ``--as-of roll``.
 
-    Server clocks on both sides bound it: the newest one below it (-1 if there is none), and the oldest in the segment
-    above it, for the case that the modification time was lost and a client's clock was ahead.
+    Server clocks on both sides bound it: the last one below it (-1 if there is none), and the oldest in the segment
+    above it, for the case that the modification time was lost and a client's clock was ahead. A broker's clock may have
+    been ahead for a while, too: then the last one counts, not the newest, and that above it more than that below it.
     """
-    latest_ms = earliest_ms if oldest_above_ms is None else min(earliest_ms, oldest_above_ms)
-    return max(latest_ms, newest_below_ms)
+    latest_ms = max(earliest_ms, last_below_ms)
+    return latest_ms if oldest_above_ms is None else min(latest_ms, oldest_above_ms)
 
 
 class Unexplained(StrEnum):

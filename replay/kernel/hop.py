@@ -233,7 +233,7 @@ def take_data(header: BatchHeader, scan: Record, fold: Record) -> int:
 @inlined
 def _note_clock(scan: Record, clock_ms: int) -> None:
     if clock_ms >= 0:
-        scan.server_clock_ms = max(scan.server_clock_ms, clock_ms)
+        scan.server_clock_ms = clock_ms
         scan.oldest_server_clock_ms = min(scan.oldest_server_clock_ms, clock_ms)
         scan.clock_since_event_ms = max(scan.clock_since_event_ms, clock_ms)
 

@@ -104,7 +104,7 @@ class ScanFacts:
     end_position: int = 0
     """Byte after the last whole batch."""
     server_clock_ms: int = -1
-    """Newest marker timestamp or LogAppendTime; -1 if there was none."""
+    """Last marker timestamp or LogAppendTime; -1 if there was none."""
     oldest_server_clock_ms: int | None = None
     """The smallest of the same; whatever was rolled below was rolled by then."""
     clock_since_event_ms: int = -1

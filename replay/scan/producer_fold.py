@@ -188,7 +188,7 @@ def _with_clocks(events: Array, keep: npt.NDArray[np.bool_], facts: ScanFacts) -
 def _note_clocks(clock_ms: npt.NDArray[np.int64], facts: ScanFacts) -> None:
     readings = clock_ms[clock_ms >= 0]
     if len(readings):
-        facts.server_clock_ms = max(facts.server_clock_ms, int(readings.max()))
+        facts.server_clock_ms = int(readings[-1])
         oldest = int(readings.min())
         known = facts.oldest_server_clock_ms
         facts.oldest_server_clock_ms = oldest if known is None else min(known, oldest)

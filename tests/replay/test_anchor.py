@@ -203,6 +203,21 @@ def test_the_newest_clock_below_an_anchor_shows_when_a_segment_above_it_was_roll
     assert result.anchor == partition.boundaries[1]
 
 
+def test_a_brokers_clock_that_was_ahead_below_an_anchor_costs_reading_and_no_producer(tmp_path: Path) -> None:
+    directory = a_partition(
+        tmp_path,
+        [[data(0, 1), marker(0.1, 1)], [data(0.2, 2), marker(240, 2)], [data(1, 3), marker(1.1, 3)], [plain(2)]],
+    )
+    for log in directory.glob("*.log"):
+        os.utime(log, ns=(0, hour(1) * 1_000_000))
+    partition = load_partition_dir(directory)
+    rules = ReplayRules(as_of=AsOf(now_ms=hour(400), roll=True), expiry=Expiry(24 * HOUR_MS, 600_000))
+    plan = begun_at(partition, rules, partition.boundaries[1], tmp_path)
+    result, found = carried_out(plan)
+    assert result.anchor is None
+    assert list(found[partition.boundaries[-1]]) == [1, 2, 3]
+
+
 def test_who_may_have_a_past_below_the_window_is_read_up_on_without_the_anchor(tmp_path: Path) -> None:
     # Producer 1 was there before the window begins, and comes back only above the anchor.
     segments = [[plain(at)] for at in range(0, 30, 2)]

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from resnap.replay.kernel.summary import EVENT_DTYPE
+from resnap.replay.producer_state import DataBatch
 from resnap.replay.scan import header_scan
 from resnap.replay.scan.header_scan import ScanFacts, SegmentRange, read_blocks
 from resnap.replay.scan.producer_fold import scan
@@ -75,7 +76,10 @@ def test_a_scan_finds_what_the_codecs_find_batch_by_batch(block_bytes: int, even
     expected, clock_after_ms = columns(events_of(data))
     assert found.tolist() == expected.tolist()
     assert facts.clock_since_event_ms == clock_after_ms
-    assert facts.server_clock_ms == max([clock_after_ms, *expected["clock_ms"].tolist()])
+    by_server = [event for event in events_of(data) if not isinstance(event, DataBatch) or event.append_time]
+    clocks = [event.timestamp for event in by_server if event.timestamp >= 0]
+    assert facts.server_clock_ms == [-1, *clocks][-1]
+    assert facts.oldest_server_clock_ms == min(clocks, default=None)
 
 
 @thorough

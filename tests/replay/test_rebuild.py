@@ -341,6 +341,21 @@ def test_one_timestamp_ahead_makes_no_producer_expire_as_of_roll(tmp_path: Path)
     assert replayed(planned(directory, now_ms=hour(3), roll=True)).snapshots[4].keys() == {1}
 
 
+def test_a_brokers_clock_that_was_ahead_makes_no_producer_expire_as_of_roll(tmp_path: Path) -> None:
+    segments = [
+        [data(0), marker(0.1)],
+        [data(0.2, sequence=1), marker(240)],
+        [data(0.3, pid=2), marker(240, pid=2), data(0.4, pid=2, sequence=1), marker(0.5, pid=2)],
+        [plain(0.6)],
+        [plain(0.7)],
+    ]
+    directory = a_partition(tmp_path, segments)
+    for path in directory.glob("*.log"):
+        os.utime(path, ns=(hour(1) * 1_000_000,) * 2)
+    found = replayed(planned(directory, now_ms=hour(400), roll=True))
+    assert [list(found.snapshots[offset]) for offset in bases(directory)[1:]] == [[1], [1], [1, 2], [1, 2]]
+
+
 @pytest.mark.parametrize(
     ("existing", "verdict"),
     [
