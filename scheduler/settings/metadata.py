@@ -64,11 +64,20 @@ def _from_metadata(layers: list[Layer], static: Layer, places: Sequence[str]) ->
     named = path_in([*layers, static], "metadata_log")
     log_dirs = split_list(str(static["log_dirs"].value)) if "log_dirs" in static else ()
     there = tuple(places) or log_dirs
-    found = named or find_metadata_log(there)
+    # A broker has its metadata log in one of its log dirs, and the command may have been given another one.
+    beside = log_dirs if any(_is_in(place, log_dirs) for place in there) else ()
+    found = named or find_metadata_log((*there, *beside))
     if found is None:
         return _NOTHING
     layer, warnings, metadata = metadata_layer(found, there, static, must=named is not None)
     return layer, (*warnings, *filter(None, [contradiction(layers, layer)])), metadata
+
+
+def _is_in(place: str, log_dirs: Iterable[str]) -> bool:
+    """Whether ``place`` is one of ``log_dirs``, or in one of them."""
+    return not is_store_url(place) and any(
+        Path(place).absolute().is_relative_to(Path(one).absolute()) for one in log_dirs
+    )
 
 
 def _from_cluster(layers: list[Layer], shared: SharedCluster | None) -> tuple[Layer, tuple[str, ...]]:

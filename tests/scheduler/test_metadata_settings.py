@@ -182,6 +182,20 @@ def test_a_metadata_log_may_be_named_by_flag_by_file_and_by_the_brokers_own_prop
     assert loaded([place]).expiration_ms == 1000
 
 
+def test_a_second_log_dir_of_a_broker_has_the_metadata_log_of_the_first(tmp_path: Path) -> None:
+    first, second = log_dir(tmp_path, of_broker(None, "1000")), tmp_path / "second"
+    partition, elsewhere = second / "t-0", tmp_path / "elsewhere"
+    for place in (partition, elsewhere):
+        place.mkdir(parents=True)
+    properties = tmp_path / "server.properties"
+    properties.write_text(f"log.dirs={first},{second}\n")
+    for place in (second, partition):
+        settings = loaded([place], server_properties=properties)
+        assert settings.expiration_origin == f"metadata log {first}/__cluster_metadata-0: dynamic-default"
+        assert settings.metadata is not None
+    assert loaded([elsewhere], server_properties=properties).metadata is None
+
+
 def test_the_metadata_log_of_another_cluster_is_refused(tmp_path: Path) -> None:
     another = log_dir(tmp_path / "controller", of_broker(None, "1000"), cluster_id="x")
     place = tmp_path / "data"
