@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _LEVELS: Final = {2: Level.BROKER, 3: Level.ALL_BROKERS, 4: Level.STATIC, 5: Level.DEFAULT}
 """Of the sources that a broker names."""
 _HINT: Final = "grant the user DescribeConfigs on the Cluster resource, or give the brokers' values with flags"
+_HINT_FOR_QUOTAS: Final = "grant the user DescribeConfigs on the Cluster resource"
 _CLIENT: Final = {"client_software_name": "resnap", "client_software_version": "1"}
 
 
@@ -60,8 +61,8 @@ def describe_brokers(cluster: Cluster, names: Collection[str]) -> list[Described
     return [_of_broker(cluster, broker_id, names) for broker_id in cluster.broker_ids()]
 
 
-def describe_client_quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, float]]:
-    """Return all client quotas, key and value by entity.
+def describe_client_quotas(cluster: Cluster, hint: str = _HINT_FOR_QUOTAS) -> dict[QuotaEntity, dict[str, float]]:
+    """Return all client quotas, key and value by entity; ``hint`` is what to do where they are refused.
 
     Raises:
         ClusterError: the cluster does not answer, is too old for the request (2.6 has it), or refuses it.
@@ -72,7 +73,6 @@ def describe_client_quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, floa
     what = "cannot describe the quotas"
     answer = cluster.ask(what, Request(components=[], strict=False))
     if answer.error_code:
-        hint = "grant the user DescribeConfigs on the Cluster resource"
         raise ClusterError(f"{what}: {error_name(answer.error_code)}", hint=hint)
     return {
         tuple(sorted(((part.entity_type, part.entity_name) for part in entry.entity), key=itemgetter(0))): {

@@ -16,7 +16,7 @@ from resnap.storage.errors import ClusterError
 from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, TopicPartition
 from resnap.storage.messages.wire import uuid_text
 from resnap.storage.words import first_of
-from resnap.tiering.cluster.broker_settings import hidden_topics
+from resnap.tiering.cluster.broker_settings import describe_client_quotas, hidden_topics
 from resnap.tiering.cluster.client import error_name
 from resnap.tiering.cluster.facts import topic_id_of
 from resnap.tiering.cluster_state.group_offsets import OFFSETS_TOPIC, CommittedOffset, OffsetsPartition
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from resnap.tiering.cluster.client import Cluster
-    from resnap.tiering.controller.metadata.image import QuotaEntity
 
 _ANY: Final = 1
 """In a filter of access control entries: of whatever type, operation or permission."""
@@ -169,7 +168,7 @@ def _metadata(cluster: Cluster, offset: int, topics: Collection[Mapping[str, Any
             if (topic_id := ids[topic["name"]]) is not None
         },
         configs=configs,
-        quotas=_quotas(cluster),
+        quotas=describe_client_quotas(cluster, _RIGHTS),
         access_control_entries=tuple(_access_control_entries(cluster)),
         secrets_left_out=left_out + len(users),
         scram_left_out=tuple(users),
@@ -212,20 +211,6 @@ def _other_resources(cluster: Cluster) -> Iterator[ConfigResource]:
         listed = admin.list_config_resources()
         for kind in (ResourceType.GROUP, ResourceType.CLIENT_METRICS):
             yield from (ConfigResource(kind, name) for name in listed.get(kind.name.lower(), ()))
-
-
-def _quotas(cluster: Cluster) -> dict[QuotaEntity, dict[str, float]]:
-    from kafka.protocol.admin import DescribeClientQuotasRequest as Request
-
-    what = "cannot describe the quotas of clients"
-    answer = cluster.ask(what, Request(components=[], strict=False))
-    _check(what, answer.error_code)
-    return {
-        tuple(sorted((one.entity_type, one.entity_name) for one in entry.entity)): {
-            one.key: one.value for one in entry.values
-        }
-        for entry in answer.entries or ()
-    }
 
 
 def _access_control_entries(cluster: Cluster) -> Iterator[AccessControlEntryRecord]:

@@ -326,7 +326,6 @@ KNOWN_FAULTS: Final = (
         remedy="set retention.bytes=-1 while copying is paused, and before brokers restart or leaders change;"
         " or upgrade to 4.4.0",
         sources=("KAFKA-20732", "apache/kafka#22661"),
-        severity=Severity.WARNING,
         meets=_limited_by_size,
     ),
     KnownFault(
