@@ -39,10 +39,7 @@ def open_regular(path: str | Path) -> tuple[int, int]:
         descriptor = os.open(path, flags | _NO_ACCESS_TIME)
     except PermissionError:
         descriptor = os.open(path, flags)
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    status = check_regular(descriptor, path)
     os.set_blocking(descriptor, True)
     return descriptor, status.st_size
 
@@ -58,10 +55,22 @@ def open_for_writing(path: str | Path, flags: int) -> int:
     ``flags`` are those of ``os.open`` besides, such as ``os.O_APPEND``. Raises as ``open_regular``.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | flags, 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    check_regular(descriptor, path)
+    return descriptor
+
+
+def check_regular(descriptor: int, path: str | Path) -> os.stat_result:
+    """Return the status of the open file ``path``; if it is not a regular one, it is closed.
+
+    Raises:
+        OSError: it is not a regular file.
+
+    """
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return descriptor
+    return status
 
 
 def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:

@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Final
 from resnap.storage.disk import attributes_of, digest_of_file, is_there, reading_given
 from resnap.storage.errors import LogDirError, LogDirInUseError
 from resnap.storage.log.log_dir import CLEAN_SHUTDOWN
+from resnap.storage.whole_file import check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,10 +207,8 @@ def _open_or_make(path: Path) -> tuple[int, bool]:
 def _open(path: Path, flags: int) -> int:
     """Open a lock file, if it is neither a link nor a file type that could block; raises ``OSError``."""
     descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _LOCK_MODE)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return descriptor
-    os.close(descriptor)
-    raise OSError(errno.EINVAL, "not a regular file", str(path))
+    check_regular(descriptor, path)
+    return descriptor
 
 
 def _turn(identity: tuple[int, int]) -> threading.Lock:
