@@ -12,6 +12,7 @@ import numpy as np
 from resnap.replay.scan.header_scan import ScanFacts
 from resnap.replay.scan.splits import PartStart, Piece, Split, SplitSummary, read_state
 from resnap.storage.errors import FormatError, LogDirError, ResnapError, StoreError
+from resnap.storage.stores.urls import is_store_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,24 @@ class SplitScan:
             with self.reading.sources.open(limits.locator, end=limits.end) as reader:
                 yield from _pieces(reader, self.split, self.certain_silence_ms, self.facts, self.reading)
         except (FormatError, LogDirError, StoreError) as caught:
-            self.error = caught
+            self.error = (self._change() if isinstance(caught, FormatError) else None) or caught
+
+    def _change(self) -> ResnapError | None:
+        """Return an error if the segment of a log dir is not the one that was planned: what was read is no damage."""
+        limits = self.split.range
+        if not self.split.segment_bytes or is_store_url(limits.locator):
+            return None
+        try:
+            size_bytes = self.reading.sources.facts(limits.locator).size_bytes
+        except LogDirError as gone:
+            return gone
+        has_grown = limits.next_base_offset is None and size_bytes > self.split.segment_bytes
+        if size_bytes == self.split.segment_bytes or has_grown:
+            return None
+        return LogDirError(
+            f"{limits.locator}: changed since the log directory was listed",
+            hint="the broker has compacted it, or cut the log; run again",
+        )
 
     def summary(self, pieces: tuple[Piece, ...]) -> SplitSummary:
         """Return the result, with ``pieces`` once all were read; without them, if something stopped the scan."""

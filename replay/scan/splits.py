@@ -199,7 +199,7 @@ class Split:
     high_watermark: int | None = None
     """Set where it falls inside the segment: the summaries are given apart below and from it on."""
     segment_bytes: int = 0
-    """Size of the whole segment when the run was planned."""
+    """Size of the whole segment when the run was planned; 0 where it is not known."""
     start_target: int = 0
     """The part starts at the first batch that the index names at or after this byte."""
     end_target: int | None = None

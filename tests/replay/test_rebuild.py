@@ -104,6 +104,17 @@ def test_a_segment_that_has_vanished_is_reported_by_name(tmp_path: Path) -> None
     assert found.result.boundaries[-1].reason == f"{vanished}: the file is gone"
 
 
+def test_a_segment_that_was_replaced_meanwhile_is_not_called_damaged(tmp_path: Path) -> None:
+    directory = a_partition(tmp_path, FOUR_HOURS)
+    plan = planned(directory, now_ms=hour(5))
+    first, second = (directory / segment_name(base, "log") for base in bases(directory)[1:3])
+    first.write_bytes(first.read_bytes() + second.read_bytes())  # as a cleaner joins segments
+    second.unlink()
+    found = replayed(plan)
+    assert [made.outcome for made in found.result.boundaries] == ["rebuilt", *["unreadable"] * 3]
+    assert found.result.boundaries[-1].reason == f"{first}: changed since the log directory was listed"
+
+
 def test_a_directory_in_place_of_a_segment_is_an_error_of_ours(tmp_path: Path) -> None:
     directory = a_partition(tmp_path, FOUR_HOURS)
     plan = planned(directory, now_ms=hour(5))
@@ -260,7 +271,8 @@ def test_what_was_made_stays_made_when_only_a_longer_window_meets_damage(tmp_pat
     whole = replayed(planned(directory, now_ms=hour(123), full=True))
     plan = planned(directory, now_ms=hour(123))
     start = bases(directory)[plan.runs[-1].start - 1]
-    (directory / segment_name(start, "log")).write_bytes(b"\1" * 100)
+    damaged = directory / segment_name(start, "log")
+    damaged.write_bytes(b"\1" * damaged.stat().st_size)
     found = replayed(plan)
     rebuilt = {made.offset for made in found.result.boundaries if made.outcome is BoundaryOutcome.REBUILT}
     assert found.snapshots.keys() == rebuilt
