@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from resnap.scheduler.output.rendering import Answer
 from resnap.storage.errors import ResnapError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from resnap.replay.watching import Progress
@@ -64,20 +64,12 @@ class Invocation(Context):
 
         """
         faults, findings = Errors(), Errors()
-        has_begun = False
-
-        def begun(result: Result) -> Result:
-            nonlocal has_begun
-            has_begun = True
-            return result
-
+        is_dump = self.output.form == "dump-log"
         try:
-            if self.output.form == "dump-log":
-                work(lambda result: self.output.dump(view.dump(begun(result))))
-            else:
-                self._print(work, view, lambda result: self._take(begun(result), view, faults, findings))
+            with nullcontext(self.output.dump) if is_dump else self._printed(view) as put:
+                work(lambda result: put(self._take(result, view, faults, findings)))
         except ResnapError as error:
-            if not has_begun:
+            if not view.is_begun:
                 raise
             faults.append(error)
         self.failures.report_all(faults)
@@ -85,21 +77,21 @@ class Invocation(Context):
         self.failures.report_all(findings)
         return view.exit_code or (findings[0].exit_code if findings and not has_failed else OK)
 
-    def _print(self, work: Callable[[Report], None], view: View[Any], rows_of: Callable[[Result], list[Row]]) -> None:
-        """Do the work, and print the rows of each result as it comes; the rest of the answer is printed at the end."""
+    @contextmanager
+    def _printed(self, view: View[Any]) -> Iterator[Callable[[Iterable[Any]], None]]:
+        """Give what prints the rows of a result, the first with what comes before; the rest is printed at the end."""
         is_table = self.output.form == "table"
         put: Callable[[Row | None], None] | None = None
 
-        def listen(result: Result) -> None:
+        def put_all(rows: Iterable[Row]) -> None:
             nonlocal put
-            rows = rows_of(result)
             put = put or self._begin(view)
             for row in rows:
                 put(row)
 
         try:
-            work(listen)
-            put = put or self._begin(view)
+            yield put_all
+            put_all(())
         except (KeyboardInterrupt, Exception):
             view.is_cut_short = True
             raise
@@ -125,8 +117,11 @@ class Invocation(Context):
             Answer(head=head, name=view.name, kind=view.kind, columns=columns, tail=tail, closing=closing)
         )
 
-    def _take(self, result: Result, view: View[Any], faults: Errors, findings: Errors) -> list[Row]:
-        """Return the rows of a result, once what is wrong with it is noted."""
+    def _take(self, result: Result, view: View[Any], faults: Errors, findings: Errors) -> Iterable[Any]:
+        """Return the rows of a result, or its lines in Kafka's form, once what is wrong with it is noted."""
+        view.is_begun = True
+        if self.output.form == "dump-log":
+            return view.dump(result)
         for line in view.lines(result):
             self.output.line(line)
         rows = list(view.table_rows(result) if self.output.form == "table" else view.rows(result))

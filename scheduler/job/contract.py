@@ -206,10 +206,12 @@ class View(Generic[R]):
     kind: str | None = None
     name: str | None = None
     columns: Sequence[Column] = ()
+    is_begun: bool = False
+    """Whether there was a result."""
     is_cut_short: bool = False
     """Whether an error or an interrupt has ended the results before their end."""
     has_faults: bool = False
-    """Whether anything went wrong so far, as results say; who shows them sets both."""
+    """Whether anything went wrong so far, as results say; who shows them sets all three."""
 
     @cached_property
     def _totals(self) -> dict[str, Any]:
