@@ -19,6 +19,7 @@ from resnap.tiering.broker_releases import facts_of
 from resnap.tiering.judging.file_damage import damage_in_files
 from resnap.tiering.judging.inventory import NEVER_TIERED
 from resnap.tiering.judging.known_faults import (
+    FIRST_WITH_TIERING,
     PAGE,
     SNAPSHOT_TOO_LARGE,
     Severity,
@@ -27,7 +28,15 @@ from resnap.tiering.judging.known_faults import (
     unreadable_snapshot,
 )
 from resnap.tiering.judging.readiness import TieringSizes, Verdict, judge, judge_partition, topic_verdict
-from resnap.tiering.judging.refusal import LOG_DIRS, Reason, Stop, broker_setting_blockers, topic_setting_blockers
+from resnap.tiering.judging.refusal import (
+    LOG_DIRS,
+    Reason,
+    SettingReason,
+    Stop,
+    broker_setting_blockers,
+    stop_for,
+    topic_setting_blockers,
+)
 from resnap.tiering.selection import segments_in
 
 if TYPE_CHECKING:
@@ -106,8 +115,11 @@ class CheckWork:
 
     @cached_property
     def setting_blockers(self) -> Sequence[Stop]:
-        """The brokers' settings with which nothing is tiered."""
-        return list(dict.fromkeys(chain.from_iterable(map(broker_setting_blockers, self.broker_settings))))
+        """The brokers' settings and releases with which nothing is tiered."""
+        by_settings = dict.fromkeys(chain.from_iterable(map(broker_setting_blockers, self.broker_settings)))
+        old = [release for release in self.releases.known if release.line < FIRST_WITH_TIERING]
+        why = SettingReason.RELEASE_WITHOUT_TIERING
+        return [*by_settings, *(stop_for(why, f"a broker of {release} has no tiered storage") for release in old)]
 
     @cached_property
     def log_dirs(self) -> int:
@@ -228,7 +240,8 @@ def _stops(judged: JudgedPartition, judgement: Judgement) -> Iterator[Stop]:
     if judgement.verdict is Verdict.NEVER or not found:
         return
     blocking = judged.candidates.blocking
-    if blocking is not None and blocking.reason not in {Reason.HW_UNKNOWN, *(refusal.reason for refusal in found)}:
+    named = {Reason.HW_UNKNOWN, judgement.reason, *(refusal.reason for refusal in found)}
+    if blocking is not None and blocking.reason not in named:
         found.append(blocking)
     yield from found
 

@@ -27,9 +27,7 @@ from resnap.storage.threads import Threads, as_done
 from resnap.storage.version import resnap_version
 from resnap.tiering.held_check import held_problems
 from resnap.tiering.judging.eligibility import before_replay
-from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.planning import left_out_warning, unread_warning
-from resnap.tiering.judging.refusal import Reason, refusal_of, stop_for
 from resnap.tiering.planner import TierOrder
 from resnap.tiering.selection import high_watermark_of, warn_of_gaps, with_progress
 from resnap.tiering.shipping.lease import lease_name, lease_on
@@ -59,9 +57,6 @@ if TYPE_CHECKING:
     from resnap.tiering.shipping.segment_copy import CopiedSegment
 
 STAGING_PREFIX: Final = ".staging"
-_JOIN_REMOTE: Final = (
-    "give --remote URL, the store that brokers tier to: with what it holds of the log, the snapshots become correct"
-)
 
 
 class LeftToShip(NamedTuple):
@@ -209,11 +204,7 @@ def plans_of(work: TierWork, orders: Iterable[TierOrder], progress: Progress) ->
 def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:
     candidates = before_replay(selected.inventory, high_watermark=high_watermark)
     left = _remainder(work, candidates, shipped)
-    lost = lost_state(selected.inventory.partition)
-    if lost is not None:
-        why, segments = stop_for(Reason.LOST_PRODUCER_STATE, lost.detail, hint=_JOIN_REMOTE), left.candidates.segments
-        refused = left.candidates.also_refusing(refusal_of(segment, why) for segment in segments)
-        left = replace(left, candidates=refused)
+    left = replace(left, candidates=left.candidates.unless_state_is_lost())
     held = shipped.with_origins(left.held)
     cache = work.planner.run_cache
     cached = cache.look_up_to_wait(selected.inventory) if cache is not None and left.candidates.segments else None

@@ -416,6 +416,15 @@ def test_commands_that_judge_by_the_brokers_release_take_it(command: Resnap, rea
     assert "expected a release such as 3.9.1" in refused.err
 
 
+def test_a_release_without_tiered_storage_blocks_every_topic(command: Resnap, ready_log: Path) -> None:
+    for release, code in (("2.7.2", 4), ("3.5.2", 4), ("3.6.0", 0)):
+        ran = command("check", ready_log, "--kafka-version", release, "--output", "json")
+        (topic,) = ran.document["topics"]
+        reasons = ["release-without-tiering"] if code else []
+        assert (ran.code, [one["reason"] for one in topic["blockers"]]) == (code, reasons)
+        assert (topic["tierableBytes"] == 0) == bool(code)
+
+
 def test_a_broker_with_several_log_dirs_meets_the_fault_of_moves_wherever_the_topic_lies(
     command: Resnap, ready_log: Path
 ) -> None:

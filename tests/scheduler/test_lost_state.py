@@ -234,6 +234,9 @@ def test_a_scan_knows_the_mark_of_a_lost_state_and_proves_it_by_the_remote_part(
     table = command("scan", replica, "--remote", remote.as_uri())
     assert "lost their producer state" in table.out
     assert "--replace false-partial" in table.out
+    (row,) = command("scan", replica, "--output", "json").document["partitions"]
+    assert row["blocking"]["reason"] == "lost-producer-state", "as `tier` stops"
+    assert (row["tierableBytes"], row["blockedBytes"] > 0) == (0, True)
 
     regenerate(command, replica, remote, tmp_path / "staged")
     assert command("install", tmp_path / "staged", replica, *HEAL).code == 0

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from resnap.replay.results import BLIND, BoundaryOutcome, blind_outcome
 from resnap.storage.errors import FormatError
 from resnap.storage.packed import pack_all
 from resnap.tiering.judging.broker_blockers import lost_records, no_epoch, why_compacted, why_stray
 from resnap.tiering.judging.inventory import Compaction
+from resnap.tiering.judging.lost_producer_state import lost_state
 from resnap.tiering.judging.refusal import Reason, Refusal, Stop, first_blocking, refusal_of, stop_for
 
 if TYPE_CHECKING:
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from resnap.replay.results import BoundaryResult, PartitionResult
     from resnap.storage.log.partition_dir import PartitionDir, Segment
     from resnap.tiering.judging.inventory import PartitionInventory
+
+_JOIN_REMOTE: Final = (
+    "give --remote URL, the store that brokers tier to: with what it holds of the log, the snapshots become correct"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,14 @@ class Candidates:
         left = (segment for segment in self.segments if segment.base_offset not in further)
         ordered = sorted([*self.refusals, *moved], key=attrgetter("base_offset"))
         return replace(self, segments=pack_all(left, "base_offset"), refusals=tuple(ordered))
+
+    def unless_state_is_lost(self) -> Candidates:
+        """Return this without any segment, if the directory alone shows that its replica lost its producer state."""
+        lost = lost_state(self.inventory.partition)
+        if lost is None:
+            return self
+        why = stop_for(Reason.LOST_PRODUCER_STATE, lost.detail, hint=_JOIN_REMOTE)
+        return self.also_refusing(refusal_of(segment, why) for segment in self.segments)
 
 
 def before_replay(inventory: PartitionInventory, *, high_watermark: int | None = None) -> Candidates:

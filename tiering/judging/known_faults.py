@@ -31,6 +31,7 @@ NEWEST_PATCH: Final = {
     (3, 6): 2, (3, 7): 2, (3, 8): 1, (3, 9): 2, (4, 0): 2, (4, 1): 2, (4, 2): 2, (4, 3): 1, (4, 4): 0,
 }  # fmt: skip
 """The newest patch release of each line with tiered storage that was examined."""
+FIRST_WITH_TIERING: Final = min(NEWEST_PATCH)
 
 
 class Severity(StrEnum):

@@ -186,12 +186,13 @@ class JudgedPartition:
                 kept += segment.size_bytes if is_helped_by_none else 0
             else:
                 tierable += segment.size_bytes
-        return TieringSizes(
+        sizes = TieringSizes(
             tierable=tierable,
             blocked=blocked,
             shipped=None if remote_end_offset is None else shipped,
             freeable=tierable + blocked + shipped - kept,
         )
+        return sizes if self.lost_state is None else sizes.all_blocked()  # a broker would tier wrong snapshots
 
 
 def judge_partition(
@@ -246,7 +247,7 @@ def judge_partition(
     blockers = blockers_above(remote_end_offset=remote_end_offset)
     if blockers.found and remote_end_offset is None and (remote_end_offset := remote_end()) is not None:
         blockers = blockers_above(remote_end_offset=remote_end_offset)
-    candidates = before_replay(inventory, high_watermark=high_watermark)
+    candidates = before_replay(inventory, high_watermark=high_watermark).unless_state_is_lost()
     after_retention = _after_retention(inventory, sources, retention_ms)
     if after_retention is not None:
         blockers = replace(blockers, found=tuple(map(after_retention, blockers.found)))

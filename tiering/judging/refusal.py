@@ -86,7 +86,7 @@ class Reason(StrEnum):
 
 
 class SettingReason(StrEnum):
-    """The setting that prevents tiering; the values are codes that users and programs see, and never change."""
+    """What of the brokers or the topic prevents tiering; the values are codes that users see, and never change."""
 
     TIERING_DISABLED = "tiering-disabled"
     """``remote.log.storage.system.enable`` is not true on the broker."""
@@ -96,6 +96,8 @@ class SettingReason(StrEnum):
     """``remote.log.copy.disable`` is true on the topic."""
     TOPIC_WITHOUT_ID = "topic-without-id"
     """The cluster gives the topic no id, as before 2.8."""
+    RELEASE_WITHOUT_TIERING = "release-without-tiering"
+    """A broker is older than 3.6, and has no tiered storage."""
 
 
 class UnblockedBy(StrEnum):
@@ -178,6 +180,7 @@ HINTS: Final = {
     SettingReason.PLUGIN_NOT_SET: "set it in server.properties as the plugin's own text says, and restart the broker",
     SettingReason.COPYING_PAUSED: "set remote.log.copy.disable=false on the topic when its pause is over",
     SettingReason.TOPIC_WITHOUT_ID: "raise inter.broker.protocol.version to 2.8 or later",
+    SettingReason.RELEASE_WITHOUT_TIERING: "upgrade the broker to 3.6 or later",
 }
 
 
