@@ -38,7 +38,7 @@ class SnapshotVerdict(StrEnum):
     """The result of comparing a broker's snapshot with a replay."""
 
     PROVEN = "proven"
-    """The replay gives the same."""
+    """The replay gives the same; producers that have expired as of its time are not compared."""
     UNPROVEN = "unproven"
     """Nothing contradicts it, but entries of it, or producers that it may lack, depend on batches that are gone."""
     FALSE_EMPTY = "false-empty"

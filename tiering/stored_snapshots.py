@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 REPLAYED_HERE_BYTES: Final = 1 << 30
 """Segments of fewer bytes are replayed sooner than a JVM has started."""
 _UNREADABLE: Final = "its batches cannot be read"
+_THE_REST_FIRST: Final = "repair what else is reported of this partition, and verify again"
 
 
 class SnapshotCheck(NamedTuple):
@@ -203,7 +204,7 @@ def _replay(
         torn = _torn(check, by_partition[result.topic_partition], result)
         if torn is not None:
             check.unreadable[torn] = result.topic_partition
-            yield _not_compared(torn, str(result.error))
+            yield _not_compared(torn, str(result.error), hint=check.part.layout.remedy_when_verified)
         for found in result.boundaries:
             if torn is not None and found.outcome is not BoundaryOutcome.REBUILT:
                 continue  # it is compared once more, without the segment that is broken
@@ -271,11 +272,12 @@ def _flags_of(check: StoreCheck) -> str:
     return "".join(flags)
 
 
-def _not_compared(where: str, why: str, error: ResnapError | None = None) -> SnapshotCheck:
-    what = f"{where}: cannot be compared: {why}"
+def _not_compared(
+    where: str, why: str, error: ResnapError | None = None, *, hint: str = _THE_REST_FIRST
+) -> SnapshotCheck:
+    what = f"{where}: cannot be compared: {why.removeprefix(f'{where}: ')}"
     if isinstance(error, StoreAccessError | StoreUnavailableError):  # which says nothing of what is stored
         return SnapshotCheck(where, type(error)(what, key=error.key, hint=error.hint))
-    hint = "repair what else is reported of this partition, and verify again"
     return SnapshotCheck(where, VerificationError(what, hint=hint))
 
 

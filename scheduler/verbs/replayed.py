@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NotRequired, Self
 from typing_extensions import TypedDict
 
 from resnap.replay.comparison import SOUND, SnapshotVerdict
+from resnap.replay.plan import Coverage
 from resnap.replay.results import BoundaryOutcome
 from resnap.replay.window import Unexplained
 from resnap.scheduler.job.contract import PartitionState, Reported, Result, Unread, View
@@ -382,6 +383,8 @@ class JudgedView(ReplayView):
         found = [boundary.comparison for boundary in self._boundaries]
         if self._staged is None and not found:
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
+        if any(boundary.coverage is Coverage.BEYOND_WINDOW for boundary in self._boundaries):
+            yield "Producers beyond the window have expired, and are not compared; --as-of roll compares them."
         are_good = all(comparison is not None and comparison.verdict in SOUND for comparison in found)
         if self.has_faults:
             yield AGAIN

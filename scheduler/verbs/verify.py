@@ -65,7 +65,8 @@ UNFIT: Final = "partitionsUnfit"
 class VerifyRequest(Request):
     """Recompute and compare snapshots, or read a store back; any difference is listed, and ends with exit code 13.
 
-    In a store, every object is compared with its manifest, and every snapshot with a replay of what is stored.
+    In a store, every object is compared with its manifest, and every snapshot with a replay of what is stored. With
+    --verify-crc the whole log is read, as with --full.
     """
 
     places: Annotated[
@@ -123,7 +124,7 @@ def _of_log_dirs(request: VerifyRequest, context: Context, report: Report) -> No
         UsageError, LogDirError: a source is not what it should be.
 
     """
-    planner = planner_of(context)
+    planner = _planner(context)
     selection = planner.select(request.scope)
     with context.progress("plan") as (progress,):
         planned = [
@@ -138,6 +139,12 @@ def _of_log_dirs(request: VerifyRequest, context: Context, report: Report) -> No
     compared = _compare(planner, [plan for plan in planned if plan.plan.boundaries], context)
     for result in chain(unread(selection, partly_done=False), [unusable], compared):
         report(result)
+
+
+def _planner(context: Context) -> Planner:
+    """Return the planner of the run, which checks the checksums of whole logs, not only of what a replay needs."""
+    planner = planner_of(context)
+    return replace(planner, rules=replace(planner.rules, full=planner.rules.full or planner.rules.verify_crc))
 
 
 def _unusable(selection: Selection) -> Result:
@@ -185,7 +192,7 @@ def _of_store(request: VerifyRequest, url: str, context: Context, report: Report
     store = Sources(s3=context.settings.s3()).store(without_slash(url))
     since_ms = None if request.since is None else _moment(request.since, context)
     journal = journal_of(context.settings, context.clock, store.url, context.warn)
-    groups = store_groups(planner_of(context), store, request.scope, journal, since_ms)
+    groups = store_groups(_planner(context), store, request.scope, journal, since_ms)
     waiting = list(islice(groups, 1))  # whether there is anything is known at once
     if not waiting:
         raise nothing_in(request.scope) if request.scope.topics else _nothing_shipped(url)
@@ -406,7 +413,8 @@ class StoreView(View[Result]):
         yield (
             f"{some(counts['segments'], 'segment')} read back ({human_bytes(counts['bytes'])}),"
             f" {human_count(counts['different'])} with differences; {some(counts['snapshotsReplayed'], 'snapshot')} "
-            f"compared with a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}."
+            f"compared with a replay, {human_count(differ)} of them {agreeing(differ, 'differs', 'differ')}"
+            f"{' or cannot be compared' if differ else ''}."
         )
         if self.has_faults or self.is_cut_short:
             yield AGAIN

@@ -150,6 +150,19 @@ def test_a_log_that_cannot_be_read_is_named_once_and_all_others_are_held_against
     assert summary["partitionsUnfit"] == 1
 
 
+def test_with_checksums_the_whole_log_is_read_also_where_no_replay_needs_it(
+    verify: Callable[..., Ran], store: Path
+) -> None:
+    """A batch that was damaged before it was shipped has every digest as it should be."""
+    path = manifest_paths(store)[2]
+    log = with_object(store, path, ObjectKind.LOG, lambda body: body[:-1] + bytes([body[-1] ^ 1]))
+    assert verify("--as-of", "now").code == 0
+    ran = verify("--as-of", "now", "--verify-crc")
+    [found] = [line for line in ran.err.splitlines() if "cannot be compared" in line]
+    assert (ran.code, found.count(log.name)) == (13, 1)
+    assert "record batch checksum" in found
+
+
 def test_a_log_that_was_cut_off_is_named_once_and_all_other_snapshots_are_compared(
     verify: Callable[..., Ran], store: Path
 ) -> None:
