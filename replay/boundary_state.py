@@ -52,7 +52,7 @@ class BoundaryState:
     entries: Array
     """``producer_snapshot.ENTRY_DTYPE``, by producer id."""
     left_out: tuple[LeftOut, ...]
-    """Those without an entry, and those whose entry may lack something."""
+    """Producers without an entry, and those whose entry may lack something."""
     unexplained_since_ms: int | None
     """Oldest first appearance of a producer whose past is in doubt, for reaching back; None if all is explained."""
 

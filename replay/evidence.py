@@ -70,7 +70,7 @@ class BoundaryEvidence:
     shown: dict[int, ProducerEntry] = field(default_factory=dict)
     """Entry that a snapshot at or after the boundary has of it: first offset and coordinator epoch are the same."""
     at_boundary: dict[int, ProducerEntry] = field(default_factory=dict)
-    """Those entries of them that were so at the boundary, since no batch came in between."""
+    """Those entries that were so at the boundary already, since no batch came in between."""
     by_index: dict[int, ProducerEntry] = field(default_factory=dict)
     """What a transaction index and the marker show of those begun below the first segment: all but the last batch."""
 
@@ -81,7 +81,7 @@ class Evidence:
 
     aborted: tuple[AbortedTxn, ...] = ()
     markers: Mapping[AbortedTxn, Batch] = field(default_factory=dict)
-    """Of those that began below the first segment."""
+    """The markers of transactions that began below the first segment."""
     open: tuple[ShownTransaction, ...] = ()
     newest_snapshot: int | None = None
     """Offset of the newest valid snapshot that has entries."""

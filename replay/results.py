@@ -75,7 +75,7 @@ class BoundaryResult:
     moved: frozenset[int] = frozenset()
     """Producers whose state at the run's beginning differed from the snapshots, as the run has shown."""
     unmoved: frozenset[int] = frozenset()
-    """Those whose state was as in the snapshots."""
+    """Producers whose state was as in the snapshots."""
     reason: str | None = None
     """Why it was not rebuilt."""
 
@@ -96,7 +96,7 @@ class PartitionResult:
 
     topic_partition: TopicPartition
     boundaries: tuple[BoundaryResult, ...]
-    """By offset."""
+    """The boundaries, ascending by offset."""
     first_unstable_offset: int | None
     """First offset of the oldest transaction without a marker below the high watermark; None if all have one."""
     lacks_records: bool = False

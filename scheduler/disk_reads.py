@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 
 READ_S: Final = 30.0
-"""For what reads small files of one partition."""
+"""The deadline of what reads small files of one partition."""
 LONG_READ_S: Final = 300.0
-"""For what reads segments, or small files of all partitions."""
+"""The deadline of what reads segments, or small files of all partitions."""
 TURN_S: Final = 5.0
 """How long to wait for one of the threads, since any of them last began or ended a read."""
 MOST_READS: Final = 8

@@ -193,7 +193,7 @@ COMMANDS: Final[dict[str, CommandRow]] = {
     ),
     "demo": CommandRow("Show Resnap at work on a broker's log.", "resnap demo"),
 }
-"""By the words a command is called with, in the order in which ``resnap --help`` lists them."""
+"""The commands, by the words that call them, in the order in which ``resnap --help`` lists them."""
 GROUPS: Final = {
     "config": "Settings, and where they come from.",
     "controller": "The contents of a cluster's metadata log.",
@@ -206,7 +206,7 @@ GROUPS: Final = {
 }
 """Summaries of the words that group several commands."""
 KINDS: Final = {row.kind: words for words, row in COMMANDS.items() if row.kind}
-"""By the kind of a run: the words of the command that does the same."""
+"""The words of the command that does the same as a run, by the run's kind."""
 
 
 def declared_at(words: str) -> Any:  # noqa: ANN401 - a verb, or a function

@@ -30,7 +30,7 @@ AAD_BYTES: Final = 32
 IV_BYTES: Final = 12
 TAG_BYTES: Final = 16
 OVERHEAD_BYTES: Final = IV_BYTES + TAG_BYTES
-"""By so much an encrypted piece is longer."""
+"""How much longer an encrypted piece is."""
 _LEAST_RSA_BYTES: Final = 256
 
 

@@ -51,7 +51,7 @@ INSTALLED_FROM: Final = "."
 LEAST_ADDRESS_SPACE_BYTES: Final = 1 << 30
 """Twice what replaying a small log took on two cores; libraries set aside more than they use."""
 _FAULTS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""Of a disk, or a network file system."""
+"""The errors of a disk, or of a network file system."""
 _DISK_HINT: Final = "check that disk, and its free space, and run the same command again"
 _MORE: Final = "raise the limit of {}, or do less at once (--threads, --parallel), and run the same command again"
 _NO_THREAD: Final = "can't start new thread"

@@ -29,7 +29,7 @@ _MOST_REMEMBERED: Final = 1 << 15
 _FEWEST: Final = 8
 """Fewer values take about as much memory as their columns, and most partitions have fewer."""
 _DIGITS: Final = 20
-"""Of an offset in the name of a file."""
+"""The digits of an offset in the name of a file."""
 
 
 class Packed(Sequence[_T]):

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_SMALL_BYTES: Final = 16 << 20
-"""Of a checkpoint or a file of properties: of a hundred thousand partitions, some 5 MB."""
+"""The largest checkpoint or file of properties: of a hundred thousand partitions, some 5 MB."""
 MOST_BYTES: Final = 1 << 31
-"""Of a snapshot or an index: Kafka's own positions in files end here."""
+"""The largest snapshot or index: Kafka's own positions in files end here."""
 _NO_ACCESS_TIME: Final = getattr(os, "O_NOATIME", 0)
 
 

@@ -57,7 +57,7 @@ class BrokersGarbage(NamedTuple):
     """What may be deleted."""
 
     segments: tuple[DeadSegment, ...]
-    """By partition."""
+    """The segments by partition."""
     listed: int
     """All objects of segments in layouts that brokers read."""
     younger: int

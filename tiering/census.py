@@ -32,7 +32,7 @@ class CountedPartition(NamedTuple):
     origin: Literal["snapshot", "replay", "none"]
     """Whether a snapshot on disk was counted, or one that was replayed; ``none`` where there is neither."""
     offset: int | None
-    """Of the snapshot."""
+    """The offset of the snapshot."""
     unread_bytes: int
     """Size of the segments from there on, whose producers are not counted."""
     reason: str | None = None
@@ -50,7 +50,7 @@ class ProducerCounter:
     edges: Ints
     principals: PrincipalMap | None
     owners: dict[str, Owners] = field(default_factory=dict)
-    """By log dir, each read once."""
+    """The owners of producer ids by log dir, each read once."""
 
     def count(
         self,

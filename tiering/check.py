@@ -73,7 +73,7 @@ class CheckedTopic:
     verdict: Verdict
     partitions: int
     verdicts: Mapping[Verdict, int]
-    """Those on its partitions that could be read."""
+    """The verdicts on its partitions that could be read."""
     is_tiered: bool | None
     """Whether tiering is on; None where the cluster was not asked."""
     sizes: TieringSizes
@@ -103,7 +103,7 @@ class CheckWork:
     expiration_ms: int
     high_watermark: int | None
     broker_settings: Sequence[Mapping[str, str]]
-    """Of the brokers of the log dirs, as far as they are known."""
+    """The settings of the brokers of the log dirs, as far as they are known."""
     releases: BrokerReleases
     unanswered: Sequence[str]
     """Why the cluster, a broker of it, or a file of a log dir did not answer."""

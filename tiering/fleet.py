@@ -71,7 +71,7 @@ class FleetBlocker:
     hint: str
     broker_id: int
     partition: int
-    """Of the first."""
+    """The number of the first one."""
     replicas: int
     brokers: tuple[int, ...]
 
@@ -361,7 +361,7 @@ def _obstacle(reason: GateReason, detail: str) -> Stop:
 
 
 _STAGED: Final = {None, UnblockedBy.INSTALL, UnblockedBy.ANNOUNCE}
-"""Of a replica that is not blocked, or whose missing snapshots exist elsewhere."""
+"""What a replica waits for that is not blocked, or whose missing snapshots exist elsewhere."""
 _IN_SYNC: Final = {
     GateReason.OFFLINE: "no other replica is in sync",
     GateReason.BELOW_MIN_IN_SYNC: "too few others are in sync for min.insync.replicas",

@@ -78,7 +78,7 @@ class PartitionScan:
     waiting: Waiting | None = None
     """Closed segments that are not in remote storage, where the running cluster says that the topic is tiered."""
     known_faults: tuple[MetFault, ...] | None = ()
-    """Of Kafka's, which the brokers' releases have and the partition meets; None where they are not checked."""
+    """Kafka's faults that the brokers' releases have and the partition meets; None where they are not checked."""
 
     @property
     def topic_partition(self) -> TopicPartition:

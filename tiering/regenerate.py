@@ -147,7 +147,7 @@ class _Prints:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._known: dict[str, SegmentPrint | ResnapError | None] = {}
-        """By path, of what was replayed last."""
+        """What was replayed last, by path."""
         self._error: ResnapError | None = None
 
     def take(self, wave: Sequence[Replayed]) -> None:

@@ -46,7 +46,7 @@ class RemoteStatus:
     comparison: RemoteComparison
     metadata_partitions: tuple[int, ...]
     cut: tuple[int, ...]
-    """Those whose first records retention has deleted: what these said is not known."""
+    """Metadata partitions whose first records retention has deleted: what these said is not known."""
     problems: tuple[ResnapError, ...]
     """What could not be read in the log dirs."""
     now_ms: int
@@ -100,7 +100,7 @@ class _TopicRead:
     now_ms: int
     overdue_from_ms: int
     settings: Mapping[str, Mapping[str, str]]
-    """Of the topics, as the running cluster or the metadata log beside the log dirs have them."""
+    """The settings of the topics, as the running cluster or the metadata log beside the log dirs have them."""
     on_leaders: Mapping[TopicIdPartition, Waiting] = field(default_factory=dict)
     """What the leaders have not copied yet, where a cluster was asked."""
 

@@ -67,7 +67,7 @@ class SegmentRepair:
     base_offset: int
     next_base_offset: int
     check: SnapshotCheck | None
-    """Of its snapshot; None where that stays."""
+    """The check of its snapshot; None where that stays."""
     index: JudgedIndex | None
     """Its transaction index; None likewise."""
 
@@ -105,7 +105,7 @@ class RepairedPartition:
     read: list[ReadSegment] = field(default_factory=list)
     """Where indexes are judged once more, when more is known of what was open."""
     indexes: dict[str, JudgedIndex] = field(default_factory=dict)
-    """Those that are wrong, by the locator of the snapshot at the end of their segments."""
+    """The wrong indexes, by the locator of the snapshot at the end of their segments."""
     open_at: dict[int, Mapping[int, int]] = field(default_factory=dict)
     """Transactions that are open, by offset, where the replay knows all of them."""
 
@@ -169,9 +169,9 @@ class PartRepair:
     _now_ms: Callable[[], int]
     partitions: list[RepairedPartition] = field(default_factory=list)
     failures: list[ResnapError] = field(default_factory=list)
-    """Of no partition that could be read."""
+    """Errors that are of no partition that could be read."""
     _at: dict[str, RepairedPartition] = field(default_factory=dict)
-    """By the locators of snapshots."""
+    """Repairs by the locators of snapshots."""
     _manifests: dict[str, str] = field(default_factory=dict)
     """Keys of manifests by the same."""
     _problems: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -80,7 +80,7 @@ class RestoreOrder:
     replace the id in the manifests."""
     log_dirs: tuple[Path, ...] = ()
     assignment: Assignment | None = None
-    """Of a new cluster: which brokers get a replica; None for each log dir's broker, of any cluster."""
+    """Which brokers get a replica in a new cluster; None for each log dir's broker, of any cluster."""
     new_cluster: Path | None = None
     """Where the bootstrap metadata of a new cluster is, which gets what is restored."""
     topics: Mapping[str, TopicSettings] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class _Restoring:
     order: RestoreOrder
     work: RestoreWork
     log_dirs: Mapping[Path, Path]
-    """Those of the order, by where they are: a dry run has empty ones elsewhere for those that it would make."""
+    """The log dirs of the order, by path: a dry run has empty ones elsewhere for those that it would make."""
     faults: list[ResnapError] = field(default_factory=list)
     lost: set[str] = field(default_factory=set)
     """Topics of which something cannot be restored, or was not."""

@@ -199,12 +199,12 @@ class Selection:
     """Everything in scope."""
 
     partitions: tuple[SelectedPartition, ...]
-    """By topic, then partition."""
+    """The partitions by topic, then number."""
     problems: tuple[PartitionProblem, ...]
     incomplete: tuple[Incomplete, ...]
     """Segments in stores that lack an object, and are in no partition."""
     log_dirs: tuple[LogDir, ...]
-    """Those that can be read, also where nothing in them is in scope."""
+    """The log dirs that can be read, also where nothing in them is in scope."""
     silent: Mapping[int, str] = field(default_factory=dict)
     """Leaders in the running cluster that do not answer, and why."""
 

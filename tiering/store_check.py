@@ -99,7 +99,7 @@ class StoreCheck:
     unreadable: dict[str, TopicPartition] = field(default_factory=dict)
     """Locators of logs and snapshots that cannot be read: what is below and above each is compared by itself."""
     beside: StoreCheck | None = None
-    """Of the same store in another layout, whose manifests may name what this one finds: that is judged there."""
+    """The check of the store in another layout, whose manifests may name what this one finds: it is judged there."""
     named_logs: set[str] = field(default_factory=set)
     """Keys of the logs that the manifests name."""
     not_asked_for: int = 0

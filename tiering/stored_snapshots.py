@@ -359,7 +359,7 @@ class StoredLogs(NamedTuple):
     topic_ids: dict[str, str]
     """As in keys, by topic."""
     keys: dict[TopicPartition, Sequence[str]]
-    """Of the manifests of each log."""
+    """The keys of the manifests of each log."""
 
     def scope(self, store_url: str, manifests: Collection[str]) -> Scope:
         """Return the scope with only these logs; ``manifests`` are the keys of all in the store."""

@@ -84,7 +84,7 @@ HEADER_DTYPE: Final = np.dtype(
 """``record_batch.HEADER`` as columns."""
 BLOCK_BYTES: Final = 1 << 20
 LARGE_BLOCK_BYTES: Final = 4 << 20
-"""For readers of whole records: a block costs half a millisecond more than its bytes."""
+"""The size of a block for readers of whole records: it costs half a millisecond more than its bytes."""
 _LENGTH_AND_MAGIC: Final = struct.Struct(">i4xb")
 _SEQUENCE_POSITION: Final = 53
 _SIZE_UP_TO_MAGIC: Final = 17

@@ -180,7 +180,7 @@ TASKS_PER_SLOT: Final = 3
 SCAN_TASK_BYTES: Final = 4 << 30
 """Segments of a task have at most as many, but for one split, however few slots there are: slots may come later."""
 TASK_SPLITS: Final = 512
-"""And they are at most so many."""
+"""The largest number of splits in one task."""
 BLOCK_ENTRIES: Final = 1024
 """Entries of an index read at a time, 8 KiB: mostly one read is enough."""
 _ENTRY: Final = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
@@ -203,7 +203,7 @@ class Split:
     start_target: int = 0
     """The part starts at the first batch that the index names at or after this byte."""
     end_target: int | None = None
-    """And ends where one with this target would start; None for the end of the file."""
+    """The target where the next one starts, and this one ends; None for the end of the file."""
     anchor: Anchor | None = None
     """Set in the split that comes before the first segment, and whose summary is the state kept there."""
 

@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 _JVM_EXIT_TIMEOUT_S: Final = 30
 _ARCHIVE_TIMEOUT_S: Final = 300
-"""For a JVM that leaves an archive of its classes, for which it needs seconds of a whole core."""
+"""How long a JVM may take to end that leaves an archive of its classes: it needs seconds of a whole core."""
 _PROPERTIES: Final = "spark.properties"
 _SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 PACKAGES: Final = ("replay", "scheduler", "storage", "tiering")

@@ -120,7 +120,7 @@ class CombineTask(NamedTuple):
 
 
 _Blocks: TypeAlias = "RDD[tuple[int, RunBlock]]"
-"""By the number of the run that they are of."""
+"""Blocks by the number of the run that they are of."""
 _Division: TypeAlias = tuple[tuple[CombineTask, ...], list[int], dict[int, tuple[int, ...]]]
 """How the runs of a job are divided among combining tasks: all tasks; the number of the first task of each run, after
 which come its further ranges; and, for each run with several ranges, the producer ids at which all but the first begin.

@@ -64,7 +64,7 @@ _CLASSES: Final = "spark.jsa"
 _UNFINISHED: Final = ".spark.jsa"
 _DUMP_TIMEOUT_S: Final = 120
 _MAX_TRIES: Final = 3
-"""Of a day."""
+"""How often a day the archive is tried."""
 _DAY_S: Final = 86_400
 
 

@@ -70,7 +70,7 @@ _OF_RECORDS: Final = frozenset({"key", "valueSize", "headersCount", "value", "he
 """The columns for which all batches are decompressed."""
 _PIECE_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = (1 << 31) - 1 - _PIECE_BYTES
-"""Of a decompressed batch: Arrow counts the bytes of a column in 31 bits."""
+"""The most bytes of a decompressed batch: Arrow counts the bytes of a column in 31 bits."""
 _LEAST_RECORD_BYTES: Final = 7
 _PIECE_ROWS: Final = 1 << 18
 """A batch of more rows is read before they are made: a header may say what it likes."""

@@ -90,7 +90,7 @@ _PASSES: Final[dict[type[Filter], Callable[[Any, Any, Any], bool]]] = {
 }
 """Whether some value from the least to the most, both inclusive, passes a filter."""
 _TIMES: Final = ("maxTimestamp", "timestamp")
-"""Of batches, and of records."""
+"""The times of batches, and of records."""
 FORMAT: Final = "kafka_log"
 KEYS: Final = "encryption-private-key"
 PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"

@@ -49,7 +49,7 @@ class TransactionEnds:
         self._skips_damage = skips_damage
         self._is_read = False
         self._places = np.zeros(0, dtype=_PLACE_BYTES)
-        """Of the markers, ascending."""
+        """The places of the markers, ascending."""
         self._ends = np.zeros(0, dtype=np.int64)
         """``COMMIT`` or ``ABORT``, of the same markers."""
         self.damage: list[FormatError] = []

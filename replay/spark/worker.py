@@ -12,7 +12,7 @@ from pyspark import SparkFiles
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
-"""Of ``mallopt``, which glibc has."""
+"""Parameters of ``mallopt``, which glibc has."""
 
 
 @functools.cache

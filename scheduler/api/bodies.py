@@ -37,7 +37,7 @@ Moment = Annotated[
 
 
 _MOST_KEYS: Final = 64
-"""Of an object; more than any form has. Each one that is not known is an error of its own."""
+"""The most keys of an object; more than any form has. Each one that is not known is an error of its own."""
 _PLACES: Final = {
     "sources": (list[Place], Field([], max_length=64)),
     "partitions": (list[PartitionName], Field([], max_length=10_000)),

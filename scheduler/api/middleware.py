@@ -48,7 +48,7 @@ FORM_PATHS: Final = frozenset({LOGIN_PATH, LOGOUT_PATH})
 """What a browser posts from the service's own page; nothing else is open to unknown callers, or takes a form."""
 _JSON: Final = "application/json"
 QUERY_BYTES: Final = 1 << 14
-"""Of a query: room for a path of 4096 characters, each encoded. Each of its values is checked on the event loop."""
+"""The longest query: a path of 4096 characters, each encoded. Each of its values is checked on the event loop."""
 _FORM: Final = "application/x-www-form-urlencoded"
 _TOO_LARGE: Final = f"the body is longer than {BODY_BYTES} bytes"
 

@@ -23,7 +23,7 @@ PlanFile = Annotated[
         help="Carry out a plan that `resnap plan --save` wrote; a plan that is out of date is refused.",
     ),
 ]
-"""Of commands that execute a plan saved by `resnap plan --save`."""
+"""The argument of commands that execute a plan saved by `resnap plan --save`."""
 
 
 def command_of(verb: Verb) -> Callable[..., None]:

@@ -38,7 +38,7 @@ PARTIAL: Final = 3
 MISSING_FOUND: Final = LostProducerStateError.exit_code
 INTERRUPTED: Final = 130
 TERMINATED: Final = 143
-"""By SIGTERM, as a shell describes it."""
+"""The exit code after SIGTERM, as a shell describes it."""
 OUTPUT_CLOSED: Final = 141
 """As a shell describes a program that SIGPIPE has ended: the reader of the answer wanted no more of it."""
 

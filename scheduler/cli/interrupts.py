@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 GRACE_S: Final = 20.0
-"""For the orderly end; a container is killed 30 s after it was asked to end, unless its owner says otherwise."""
+"""How long an orderly end may take; a container is killed 30 s after it was asked to end, unless told otherwise."""
 _WAKES_UP: Final = signal.SIGURG
 """Ends the main thread's wait for a lock, and means nothing else: by default it is ignored."""
 _AGAIN_S: Final = 0.1

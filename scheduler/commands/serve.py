@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 SCANNED: Final = {"name": "scan", "run": "scan", "every": "15m"}
 """The schedule of a service that is given log dirs, and has no schedule of its own: at the start, and from then on."""
 REQUEST_S: Final = 30.0
-"""For a whole request, head and body; a body of the greatest length then takes 35 KB a second."""
+"""The longest time for a whole request, head and body; a body of the greatest length then takes 35 KB a second."""
 MOST_CONNECTIONS: Final = 800
 """Open at once: all event streams that may be, and others; no more is left to callers of the files that may be open."""
 

@@ -46,10 +46,10 @@ _PAUSE_S: Final = 10.0
 _DEADLINE_S: Final = 60.0
 """How long it may take for everything."""
 _LARGEST_BYTES: Final = 16 << 20
-"""Of a page."""
+"""The most bytes of a page."""
 _MOST_PAGES: Final = 2_000
 _LONGEST: Final = 500
-"""Of a text that a service gives."""
+"""The most characters of a text that a service gives."""
 _READ_BYTES: Final = 64 << 10
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 _VERDICTS: Final = {verdict.value: verdict for verdict in Verdict}
@@ -98,7 +98,7 @@ class _Page(NamedTuple):
 
     etag: str | None
     replicas: Sequence[tuple[str, int, ScannedReplica]]
-    """By topic and partition."""
+    """The replicas by topic and partition."""
     next_cursor: str | None
 
 

@@ -40,11 +40,11 @@ class FleetStatus:
     brokers: Sequence[BrokerReplicas]
     """In the order of the ``[[fleet]]`` tables."""
     topics: Sequence[TopicAnswer]
-    """By name."""
+    """The topics by name."""
     unanswered: str | None
     """Why the cluster has not answered, if it was asked."""
     releases: BrokerReleases | None = None
-    """Of its brokers; None where it was not asked."""
+    """The releases of its brokers; None where the cluster was not asked."""
     at_ms: int | None = None
     """When a service has collected it; None where nothing was collected yet."""
 
@@ -154,7 +154,7 @@ class FleetWatch:
     """Collects the status of the cluster as long as it is requested. Thread-safe."""
 
     settings: Callable[[], Settings]
-    """Those in force."""
+    """The settings in force."""
     clock: Clock
     warn: Callable[[str], None]
     _collector: Collector = field(init=False)
@@ -164,7 +164,7 @@ class FleetWatch:
     _thread: threading.Thread | None = None
     _asked_s: float = 0.0
     _last: tuple[tuple[FleetEntry, ...], float, FleetStatus] | None = None
-    """Of which services, when, and what."""
+    """The last status: of which services, when, and what."""
 
     def __post_init__(self) -> None:
         self._collector = Collector(now_ms=self.clock.now_ms)

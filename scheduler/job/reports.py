@@ -174,7 +174,7 @@ R = TypeVar("R", bound=Result)
 
 AGAIN: Final = "Next: the same command again, once what the errors name is repaired, as their hints say."
 MOST_ROWS: Final = 50
-"""For people: more partitions than that are summed up by topic, and more of anything else is counted."""
+"""The most rows for people: more partitions are summed up by topic, and more of anything else is counted."""
 
 
 class SummedView(View[R]):

@@ -69,7 +69,7 @@ _COLOURS: Final = {
     **dict.fromkeys(("blocked", "failed"), "red"),
     **dict.fromkeys(("running", "cancelling"), "blue"),
 }
-"""Of values of columns of states, on a terminal; rich shows none with NO_COLOR, and the words say it all."""
+"""The colours of states on a terminal; rich shows none with NO_COLOR, and the words say it all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -378,7 +378,7 @@ _ORDERS = {
     TopicOrder.MISSING: "SUM(missing)",
     TopicOrder.PARTITIONS: "COUNT(*)",
 }
-"""Of the partitions of a topic; the largest come first."""
+"""The orders of the partitions of a topic; the largest come first."""
 _WAITED = "scanned_ms - json_extract(row, '$.waiting.sinceMs')"
 _Place: TypeAlias = tuple[str, str, int]
 """Source, topic, partition."""

@@ -100,7 +100,7 @@ class Schedules:
         self._lock = threading.RLock()
         self._specs: dict[str, ScheduleSpec] = {}
         self._owed: set[str] = set()
-        """Those that were due while the service's file took nothing, or the queue was full."""
+        """Schedules that were due while the service's file took nothing, or the queue was full."""
         log = logging.getLogger(f"{__name__}.apscheduler")
         log.setLevel(logging.ERROR)  # what it warns of is an event, too, and logged as such
         self._scheduler = BackgroundScheduler(

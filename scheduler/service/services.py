@@ -113,16 +113,16 @@ class Services:
     def __init__(self, configuration: Configuration, clock: Clock) -> None:
         self.configuration, self.clock = configuration, clock
         settings = self.settings = usable_settings(configuration)
-        """Those in force; replaced as a whole when the configuration is read again."""
+        """The settings in force; replaced as a whole when the configuration is read again."""
         directory = state_directory_of(settings)
         configuration.put_in_force(settings)
         metrics = Metrics(watched_names(settings), version=resnap_version(), revision=resnap_revision())
         self.observation = observation = Observation(metrics, clock)
         self.database = database = Database(directory / DATABASE_FILE, is_service=True)
         self.reads = DiskReads()
-        """Of log dirs and stores, for those who wait for an answer."""
+        """Reads of log dirs and stores, for those who wait for an answer."""
         self.probing = DiskReads(2, turn_s=PROBE_S / 2)
-        """Of log dirs, for probes, which wait ``PROBE_S`` at the most."""
+        """Reads of log dirs for probes, which wait ``PROBE_S`` at the most."""
         self.scans = Scans(database, clock.now_ms)
         self.history = History(database, clock.now_ms, warn=observation.warn)
         ids = Ids(clock.now_ms, secrets.randbits, newest=self.history.newest_id())
@@ -160,7 +160,7 @@ class Services:
         if settings.tokens_file is not None:
             self.access.tokens.adopt(settings.tokens_file)
         self.fleet = FleetWatch(settings=lambda: self.settings, clock=clock, warn=observation.warn)
-        """Of the cluster, where the configuration names the services of its brokers."""
+        """The status of the cluster, where the configuration names the services of its brokers."""
         self.cleaner: Cleaner | None = None
         """Removes expired producer ids of the quota; None before the start."""
         self.is_ending = False

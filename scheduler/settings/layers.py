@@ -116,7 +116,7 @@ _OTHER_FILES: Final = {
     "bootstrap.servers": "a client's configuration",
     "log4j.rootLogger": "the configuration of log4j",
 }
-"""By a key that they have: files that are mistaken for a broker's configuration."""
+"""Files that are mistaken for a broker's configuration, by a key that they have."""
 
 
 def static_properties(path: Path) -> dict[str, str]:

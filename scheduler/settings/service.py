@@ -72,7 +72,7 @@ class ScheduleSpec(KnownKeys):
     to: str | None = None
     """Where snapshots or segments go; of a verification, another spelling of its source."""
     settings: Mapping[str, Any] = Field(default_factory=dict)
-    """For these runs alone, by name of the setting."""
+    """Settings of these runs alone, by name."""
 
     @field_validator("name")
     @classmethod

@@ -71,7 +71,7 @@ class Database:
         self._guard = threading.RLock()
         self._once_kept: list[Callable[[], None]] = []
         self._readers: list[sqlite3.Connection] = []
-        """Those that are not in use."""
+        """Connections that are not in use."""
         self._readers_guard = threading.Lock()
         self._is_closed = self._is_new = False
         self._damage: DataError | None = None

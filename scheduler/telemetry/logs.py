@@ -127,7 +127,7 @@ def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
 
 
 _COUNTS: Final = frozenset({"secretsLeftOut", "scramCredentials"})
-"""Of secrets, which are none."""
+"""Names that count secrets, and are none."""
 
 
 def redacted_value(name: str, value: object) -> object:

@@ -65,7 +65,7 @@ SIZES: Final = {
     "shipped": "Bytes of closed segments that are in remote storage already.",
     "freeable": "Bytes that a broker could delete from its disk once nothing is blocked that can be helped.",
 }
-"""Of all scanned partitions, by the last scans."""
+"""The sizes of all scanned partitions, by the last scans."""
 SCHEDULER_EVENTS: Final = ("missed", "max_instances", "error", "queue_full")
 RUN_BUCKETS_S: Final = (1, 5, 15, 60, 300, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 """From a scan that finds everything known to a replay that takes a day."""

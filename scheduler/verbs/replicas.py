@@ -87,7 +87,7 @@ class ReplicaTotals(Result):
     not_replayed: int = 0
     """Partitions whose replicas may all have lost the same, since remote storage was not named."""
     releases: BrokerReleases | None = None
-    """Of the brokers; None where they were not asked."""
+    """The releases of the brokers; None where they were not asked."""
 
 
 def run(request: ReplicasRequest, context: Context, report: Report) -> None:

@@ -237,7 +237,7 @@ class RestoreView(SummedView[Result]):
         self._totals = {"dryRun": dry_run, "restored": 0, "alreadyThere": 0, "segments": 0, "bytes": 0}
         self._cluster: NewCluster | None = None
         self._log_dirs = dict[str, None]()
-        """Those that have the partitions now."""
+        """The log dirs that have the partitions now."""
         self._open: list[str] = []
         """Partitions that end in an open transaction."""
 

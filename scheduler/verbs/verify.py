@@ -320,7 +320,7 @@ class StoreView(View[Result]):
 
     def __init__(self) -> None:
         self._checks: Sequence[StoreCheck] = ()
-        """Of the partitions at work."""
+        """The checks of the partitions at work."""
         self._resumed = self._not_asked_for = 0
         """Segments of partitions before."""
         self._chains: list[Chain] = []

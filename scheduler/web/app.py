@@ -141,7 +141,7 @@ _EXAMPLES: Final[dict[str, object]] = {
     "topic": "payments", "partition": 0, "offset": 552, "to": 683, "producerId": 4,
     "run_id": "01m8b8n2eb84hb97fgnj", "plan_id": "01m8b8n2eb84hb97fgnk", "name": "look", "code": "not-found",
 }  # fmt: skip
-"""By parameter, or field of a body; what has none is its own example."""
+"""Examples by parameter, or by field of a body; what has none is its own example."""
 _IN_BODIES: Final = ("sources", "topics")
 """What an example of a body has, besides what it must have."""
 _OF_THE_FRAMEWORK: Final = ("HTTPValidationError", "ValidationError")

@@ -36,7 +36,7 @@ _MOST_LINKED = 5
 """Partitions with unfit snapshots in one store, or whose tiering has stopped."""
 MOST_DAYS: Final = 90
 _GAP: Final = 0.2
-"""Of a day's width, between two bars."""
+"""The gap between two bars, as a part of a day's width."""
 
 
 _UnfitStore: TypeAlias = tuple[Run, int, list[str], list[str]]

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _OFFSET_BYTES: Final = 8
 _RANGE_BYTES: Final = 1 << 20
-"""Of a stored log whose headers are read one after the other, which is rare: enough for many of them."""
+"""How much is read at once of a stored log, header after header, which is rare: enough for many of them."""
 
 
 L = TypeVar("L", bound="ManifestFacts")

@@ -172,7 +172,7 @@ def _begins(keys: Iterable[str]) -> list[int]:
 
 HINT: Final = "`resnap remote status LOG_DIR --store URL` shows which segments the brokers know"
 _RANGE_BYTES: Final = 1 << 16
-"""Of the end of a log: as a rule the batches of one entry of its offset index."""
+"""How much is read of the end of a log: as a rule the batches of one entry of its offset index."""
 
 
 class TieredSegment(NamedTuple):

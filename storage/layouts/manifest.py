@@ -156,7 +156,7 @@ class ManifestFacts:
     base_offset: int
     next_base_offset: int
     leader_epochs: tuple[LeaderEpoch, ...]
-    """Those of this segment only."""
+    """The leader epochs of this segment only."""
     snapshot_origin: SnapshotOrigin | None
     """The origin of its snapshot; None if not recorded, as for segments that brokers wrote."""
     snapshot_key: str

@@ -79,14 +79,14 @@ class NewSegment:
 
     provenance: Provenance
     path: str
-    """Of its log, for messages."""
+    """The locator of its log, for messages."""
     base_offset: int
     next_base_offset: int
     last_offset: int
-    """Of the last batch, inclusive; ``base_offset - 1`` if there is none."""
+    """The last offset of the last batch, inclusive; ``base_offset - 1`` if there is none."""
     max_timestamp_ms: int
     leader_epochs: tuple[LeaderEpoch, ...]
-    """Those of the segment alone, clamped to it."""
+    """The leader epochs of the segment alone, clamped to it."""
     files: tuple[SegmentFile, ...]
     """The log first."""
     origin: SnapshotOrigin
@@ -140,7 +140,7 @@ class ShippedSegment(ManifestFacts):
     is_replaceable: bool
     """Whether only Resnap knows its objects, so that it is shipped again where one of them is gone or cut off."""
     origin_key: str | None = None
-    """Of the object with the origin of its snapshot, where the manifest has no field for it."""
+    """The key of the object with the origin of its snapshot, where the manifest has no field for it."""
 
 
 class SegmentFiles(NamedTuple):
@@ -161,7 +161,7 @@ class StoredManifest:
     key: str
     facts: ManifestFacts
     size_bytes: int
-    """Of the objects that are read to verify it."""
+    """The size of the objects that are read to verify it."""
     objects: tuple[ManifestObject, ...] = ()
     """What each of them must be, by digests; empty where the manifest has none."""
     files: SegmentFiles | None = None
@@ -176,15 +176,15 @@ class SegmentNeeds(NamedTuple):
     """What shipping takes in a layout, for an estimate of the requests."""
 
     objects: int
-    """Of a segment, without its manifest, and without a transaction index of its own."""
+    """How many objects a segment has, without its manifest, and without a transaction index of its own."""
     has_transaction_index: bool
     """Whether aborted transactions take a further object."""
     is_log_known: bool
     """Whether the digests of a log's object are known before it is sent, so that a longer one goes in one request."""
     lists: int
-    """For a segment, at most: those on their way at once share one."""
+    """The most listings for a segment: those on their way at once share one."""
     partition_lists: int
-    """For a partition: what it holds, twice in each of its folders, and its lease."""
+    """The listings for a partition: what it holds, twice in each of its folders, and its lease."""
 
 
 class ManifestRecords(NamedTuple):
@@ -193,7 +193,7 @@ class ManifestRecords(NamedTuple):
     leader_epochs: tuple[str, ...]
     """Locators of the checkpoints of all segments, in their order."""
     digests: Mapping[str, FileDigest]
-    """Of its files, by locator; empty where no manifest has any."""
+    """The digests of its files, by locator; empty where no manifest has any."""
     passed_over: tuple[int, ...] = ()
     """Base offsets of segments that are beside the others, and that no manifest names."""
 
@@ -245,7 +245,7 @@ class Deletion(NamedTuple):
     beside: tuple[str, ...]
     """Prefixes that hold all objects that may name it by now."""
     lease: str | None
-    """Of its partition; None where no run can be at work on it."""
+    """The name of its partition's lease; None where no run can be at work on it."""
     manifest_key: str | None
     """Where a tombstone is written first; None where nothing could name it later."""
 

@@ -45,7 +45,7 @@ class ListedSegment(NamedTuple):
     """As in keys."""
     base_offset: int
     path: StorePath
-    """Of the partition."""
+    """The locator of the partition."""
     segment: ManifestSegment | None
     error: ResnapError | None = None
 

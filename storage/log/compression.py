@@ -34,7 +34,7 @@ _LZ4_HEADER_SIZE: Final = 7
 _LZ4_LONGER: Final = 0x09
 """Flags of an lz4 frame that says its content size or a dictionary."""
 _PRIMES: Final = {1: 0x9E3779B1, 2: 0x85EBCA77, 3: 0xC2B2AE3D, 5: 0x165667B1}
-"""Of XXH32."""
+"""The primes of XXH32."""
 _32_BITS: Final = 0xFFFFFFFF
 
 

@@ -29,7 +29,7 @@ class PlacedRecord(NamedTuple):
     offset: int
     record: Record
     header: RecordBatchHeader
-    """Of its batch."""
+    """The header of its batch."""
     position: int
     """Of its batch in the file."""
 

@@ -91,9 +91,9 @@ class LogDir:
     cluster_id: str | None
     broker_id: int | None
     partitions: tuple[PartitionDir, ...]
-    """By topic, then partition."""
+    """The partitions by topic, then number."""
     set_aside: Mapping[str, DirKind]
-    """By their names, ascending: the directories that are not partitions to work on."""
+    """The directories that are not partitions to work on, ascending by name."""
     unwanted: tuple[Path, ...] = ()
     """Directories of a broker's other partitions, which were not asked for and are not read."""
     unknown: tuple[Path, ...] = ()

@@ -106,7 +106,7 @@ class PartitionDirName:
     """The name of a partition directory, taken apart."""
 
     topic: str
-    """For ``DELETE`` and ``STRAY`` possibly only the front of the topic: Kafka keeps such names within 255 bytes."""
+    """The topic; of ``DELETE`` and ``STRAY`` possibly only its front: Kafka keeps such names within 255 bytes."""
     partition: int
     kind: DirKind
     unique: str | None

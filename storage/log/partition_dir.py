@@ -55,7 +55,7 @@ class Segment:
     """Locator of the ``.log`` file, as ``Sources`` opens it."""
     size_bytes: int
     mtime_ns: int
-    """For an object: when it was written into its store."""
+    """When the file was last written; for an object, when it was written into its store."""
     inode: int
     """0 of an object."""
     index_bytes: int | None

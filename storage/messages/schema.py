@@ -108,7 +108,7 @@ class _FieldsOfVersion(NamedTuple):
     """The fields of one version of a message."""
 
     plain: list[FieldSchema]
-    """Those that always come, in order."""
+    """The fields that always come, in order."""
     tagged: dict[int, FieldSchema]
     is_flexible: bool
 

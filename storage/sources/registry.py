@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 _FLAT, _AIVEN, _LOCAL_TIERED = Flat(), Aiven(), LocalTiered()
 SHIPPED: Final[tuple[Layout, ...]] = (_FLAT, _AIVEN)
-"""Those whose manifests show what was shipped."""
+"""Layouts whose manifests show what was shipped."""
 READABLE: Final[tuple[Tiered | Mirror, ...]] = (*SHIPPED, Mirror())
-"""Those that are read as a log, as their keys show."""
+"""Layouts that are read as a log, as their keys show."""
 READABLE_BY_KEYS_ALONE: Final[tuple[Tiered, ...]] = (_LOCAL_TIERED,)
 """Likewise, if there is nothing of the others: a manifest of ours may name the same objects."""
 
 TIERED: Final[tuple[Tiered, ...]] = (_FLAT, _AIVEN, _LOCAL_TIERED)
-"""Those in which Resnap or brokers tier."""
+"""Layouts in which Resnap or brokers tier."""
 
 
 def layout_named(name: LayoutName, form: SegmentForm | None = None) -> Layout:

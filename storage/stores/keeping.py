@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MOST_BYTES: Final = 1 << 20
 """A larger object is not kept."""
 KEPT_BYTES: Final = 128 << 20
-"""Of a run; what comes after that is read as often as it is needed."""
+"""The most bytes kept for a run; what comes after that is read as often as it is needed."""
 _OF_AN_ENTRY: Final = 1 << 10
 """What is kept of an object beside its bytes: its key twice, its etag."""
 

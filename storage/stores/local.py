@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _TEMPORARY_NAME = re.compile(r"\.resnap-[0-9a-f]{32}~")
 
 _LONGEST_WAIT_S: Final = 30.0
-"""For the lock of a folder: others hold it while they compare and rename one file."""
+"""The longest wait for the lock of a folder: others hold it while they compare and rename one file."""
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 _DENIED: Final = {errno.EACCES, errno.EPERM, errno.EROFS}
 _MAY_PASS: Final = {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EHOSTDOWN}

@@ -41,7 +41,7 @@ class _Bucket:
 
 
 _BUCKETS: Final[dict[str, _Bucket]] = {}
-"""By name, for the life of the process: that is what makes a ``memory://`` URL mean the same thing twice."""
+"""Stores by name, for the life of the process: that is what makes a ``memory://`` URL mean the same thing twice."""
 
 
 def wall_clock_ms() -> int:

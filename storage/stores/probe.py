@@ -41,7 +41,7 @@ _PAGED_OBJECTS: Final = 5
 _PAGE_KEYS: Final = 2
 _CREATORS: Final = 8
 _ROUNDS: Final = 8
-"""Of a race; one alone went well in half of all cases where two or more writers can win."""
+"""The rounds of a race; one alone went well in half of all cases where two or more writers can win."""
 
 
 class Check(StrEnum):

@@ -57,7 +57,7 @@ class StoredBody:
     store_url: str
     key: str
     etag: str
-    """Of the version that was read."""
+    """The etag of the version that was read."""
     open_body: BodyOpener
 
     def __call__(self) -> BinaryIO:
@@ -87,7 +87,7 @@ class Unfinished:
     key: str
     """The key it was written for, as far as known."""
     begun_ms: int
-    """By the store's own clock."""
+    """When it was begun, by the store's own clock."""
     handle: str
     """What the store calls it."""
 

@@ -98,7 +98,7 @@ class RangedReader:
     ) -> None:
         self.locator = f"{store.url}/{key}"
         self.etag = found.etag
-        """Of the version that is read."""
+        """The etag of the version that is read."""
         self.size_bytes, self.modified_ms = found.size_bytes, found.modified_ms
         self._store, self._key, self._threads = store, key, threads
         self._most, self._range_bytes, self._end = ranges_in_flight, range_bytes, end

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from resnap.storage.stores.s3_client import S3Caller
 
 PART_BYTES: Final = 16 << 20
-"""Of a multipart upload; S3 wants 5 MiB at least, and 10,000 parts at most."""
+"""The size of a part of a multipart upload; S3 wants 5 MiB at least, and 10,000 parts at most."""
 MAX_PARTS: Final = 10_000
 WHOLE_BYTES: Final = 128 << 20
 """What goes up in one request at most; when its connection breaks, all of it is sent again."""

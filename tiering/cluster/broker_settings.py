@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from resnap.tiering.controller.metadata.image import QuotaEntity
 
 _LEVELS: Final = {2: Level.BROKER, 3: Level.ALL_BROKERS, 4: Level.STATIC, 5: Level.DEFAULT}
-"""Of the sources that a broker names."""
+"""The levels of the sources that a broker names."""
 _HINT: Final = "grant the user DescribeConfigs on the Cluster resource, or give the brokers' values with flags"
 _HINT_FOR_QUOTAS: Final = "grant the user DescribeConfigs on the Cluster resource"
 _CLIENT: Final = {"client_software_name": "resnap", "client_software_version": "1"}

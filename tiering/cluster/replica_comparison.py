@@ -54,7 +54,7 @@ class ActiveProducer(NamedTuple):
     last_timestamp: int
     """Milliseconds since the epoch."""
     coordinator_epoch: int
-    """Of the last marker; -1 where there was none."""
+    """The epoch of the coordinator of the last marker; -1 where there was none."""
     current_transaction_start_offset: int | None
     """First offset of its open transaction; None if none is open."""
 
@@ -64,7 +64,7 @@ class ReplicaProducers:
     """The response of one replica."""
 
     producers: tuple[ActiveProducer, ...] = ()
-    """By producer id."""
+    """The producers by id."""
     error: str | None = None
     """Kafka's name of the error, such as ``NOT_LEADER_OR_FOLLOWER`` of a broker without a replica; None for none."""
 
@@ -299,7 +299,7 @@ _TRIES: Final = 2
 
 _Producers: TypeAlias = "tuple[ActiveProducer, ...]"
 _Losses: TypeAlias = "dict[tuple[int, int, Loss], LostProducer]"
-"""By broker, producer id, and what of it is lost."""
+"""Losses by broker, producer id, and what of it is lost."""
 
 
 class PartitionReplicas(NamedTuple):
@@ -346,7 +346,7 @@ class ReplicaFinding:
     """None where the partition has no leader, so that none of its replicas was compared."""
     state: ReplicaState
     lost: tuple[LostProducer, ...] = ()
-    """By producer id."""
+    """The losses by producer id."""
     why: str | None = None
     """Why it is unknown."""
     replayed_to: int | None = None
@@ -377,7 +377,7 @@ class WatchedPartition:
     losses: _Losses = field(default_factory=dict)
     """What every answer since has said."""
     errors: dict[int, str] = field(default_factory=dict)
-    """Of those that answered with an error the last time."""
+    """The errors of brokers that answered with one the last time."""
     tries: int = 0
 
     @property

@@ -46,10 +46,10 @@ if TYPE_CHECKING:
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 NEWEST_KEY_VERSION: Final = 1
-"""Of the keys of committed offsets; 0 was written before 0.9, in the same form."""
+"""The newest version of the keys of committed offsets; 0 was written before 0.9, in the same form."""
 NEWEST_VALUE_VERSION: Final = 4
 SHARE_GROUP_KEY_VERSION: Final = 11
-"""Of the key of a record that is there for as long as a share group is (KIP-932)."""
+"""The version of the key of a record that is there for as long as a share group is (KIP-932)."""
 NO_LEADER_EPOCH: Final = -1
 NO_EXPIRY: Final = -1
 
@@ -94,7 +94,7 @@ class CommittedOffset(NamedTuple):
 
 
 GroupOffsets: TypeAlias = "Mapping[str, Mapping[TopicPartition, CommittedOffset]]"
-"""By group."""
+"""Committed offsets by group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class OffsetsPartition:
     """Above the last record that was read; of two replicas the higher one knows more."""
     groups: GroupOffsets
     share_groups: tuple[str, ...] = ()
-    """Of which nothing else is read."""
+    """Share groups, of which nothing else is read."""
 
 
 def decode_key(key: Buffer | None, *, at: int = 0) -> tuple[str, TopicPartition] | None:
@@ -156,7 +156,7 @@ class _Written(NamedTuple):
     """The value of a record, not decoded: most are replaced by later ones."""
 
     offset: int
-    """Of the record."""
+    """The offset of the record."""
     value: bytes
     place: PlacedBatch
 
@@ -167,7 +167,7 @@ class _OffsetsFold:
     def __init__(self) -> None:
         self.current: dict[bytes, _Written] = {}
         self._pending: dict[int, dict[bytes, _Written]] = {}
-        """Of open transactions, by producer id."""
+        """The offsets of open transactions, by producer id."""
 
     def apply(self, key: bytes, record: _Written | None, producer_id: int | None) -> None:
         """Apply a record; None removes the offset, ``producer_id`` is that of a transaction."""

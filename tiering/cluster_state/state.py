@@ -100,7 +100,7 @@ class KnownMetadata:
     """What the metadata log says, as of ``offset``."""
 
     offset: int
-    """Of the last record that was read; 0 if a cluster with ZooKeeper was asked."""
+    """The offset of the last record that was read; 0 if a cluster with ZooKeeper was asked."""
     topics: Mapping[str, KnownTopic]
     configs: Mapping[ConfigResource, Mapping[str, str]]
     quotas: Mapping[QuotaEntity, Mapping[str, float]]
@@ -109,7 +109,7 @@ class KnownMetadata:
     secrets_left_out: int = 0
     """Credentials and passwords that are not in the document."""
     scram_left_out: tuple[tuple[str, int], ...] = ()
-    """Of these, the user and the mechanism of each SCRAM credential; older documents do not have it."""
+    """The user and the mechanism of each SCRAM credential that was left out; older documents do not have it."""
     scram_older: tuple[str, ...] = ()
     """Users whose credentials come from an older document; no document has it."""
 
@@ -125,7 +125,7 @@ class ClusterState:
     metadata: KnownMetadata | None
     """None if a node has no metadata log, as in a cluster with ZooKeeper."""
     offsets: tuple[OffsetsPartition, ...]
-    """By partition of ``__consumer_offsets``."""
+    """The offsets by partition of ``__consumer_offsets``."""
 
     @property
     def groups(self) -> GroupOffsets:

@@ -80,7 +80,7 @@ class Audit:
     files: int
     """Snapshots and segments that were read."""
     findings: tuple[ProducerIdFinding, ...]
-    """By producer id."""
+    """The findings by producer id."""
     problems: tuple[ResnapError, ...]
     """Files that could not be read."""
 
@@ -123,7 +123,7 @@ class Claims:
         """``blocks`` may come in any order, overlap, and leave gaps."""
         self._blocks = tuple(blocks)
         self._claiming: dict[tuple[int, int], tuple[ProducerIdBlock, ...]] = {}
-        """By how many blocks begin and end up to an id; neighbours share it, and a foreign log has many of them."""
+        """Blocks that claim an id, by how many begin and end up to it; neighbours share them."""
         self._starts = np.sort(np.array([block.first_producer_id for block in self._blocks], dtype=np.int64))
         self._ends = np.sort(np.array([block.next_producer_id for block in self._blocks], dtype=np.int64))
 

@@ -90,7 +90,7 @@ class BrokerExpiration:
     has_own_setting: bool | None
     """Whether the broker is of 3.4 or later, and so knows ``producer.id.expiration.ms``; None where unknown."""
     settings: Mapping[str, Effective]
-    """By name, all of them, also those that this broker does not know."""
+    """All settings by name, also those that this broker does not know."""
 
     @property
     def expiration(self) -> Effective:

@@ -36,7 +36,7 @@ class Replace(StrEnum):
     """Which existing files may be replaced."""
 
     CORRUPT = "corrupt"
-    """Those that no broker could load, of no bytes among them."""
+    """Snapshots that no broker could load, those of no bytes among them."""
     FALSE_EMPTY = "false-empty"
     """Valid ones without entries, where the replay found producers."""
     FALSE_PARTIAL = "false-partial"
@@ -150,7 +150,7 @@ class PartitionInstallation:
     directory: PartitionDir
     """As the log dir has it."""
     decisions: tuple[Decision, ...]
-    """By offset."""
+    """The decisions by offset."""
 
     def path(self, decision: Decision) -> Path:
         """Return the path of the file that ``decision`` concerns."""

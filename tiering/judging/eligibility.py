@@ -47,7 +47,7 @@ class Candidates:
     segments: Sequence[Segment]
     """Ascending."""
     refusals: tuple[Refusal, ...]
-    """By base offset."""
+    """The refusals by base offset."""
     last_stable_offset: int | None = None
     """None before the replay, and where the high watermark is unknown."""
 

@@ -60,7 +60,7 @@ class KnownEpochs:
 
 
 ALL_KNOWN: Final = KnownEpochs(checkpointed_from=0, unknown_below=0)
-"""Of what was shipped: nothing is without its leader epochs."""
+"""The leader epochs of what was shipped: no segment is without them."""
 
 
 def known_epochs(partition: PartitionDir, sources: Sources) -> KnownEpochs:
@@ -250,9 +250,9 @@ class Inventory:
     """What a log dir says."""
 
     partitions: tuple[PartitionInventory, ...]
-    """By topic, then partition; without those that became a problem."""
+    """The partitions by topic, then number; without those that became a problem."""
     problems: tuple[PartitionProblem, ...]
-    """Those of the log dir, and partitions with a snapshot that could not be read."""
+    """The problems of the log dir, and partitions with a snapshot that could not be read."""
 
 
 def take_inventory(

@@ -28,7 +28,7 @@ CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 PREFIX: Final = "User:"
-"""Of the principals of users, as ``KafkaPrincipal`` writes them."""
+"""The prefix of the principals of users, as ``KafkaPrincipal`` writes them."""
 
 Entity: TypeAlias = tuple[tuple[str, str | None], ...]
 """(type, name) pairs in order of type; the name None is the default."""

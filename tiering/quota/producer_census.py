@@ -196,11 +196,11 @@ class Census:
     idle: Ints
     """Producers without an open transaction, by age."""
     open: Ints
-    """Those with one, which do not expire."""
+    """Producers with an open transaction, which do not expire."""
     transactional: int = 0
-    """Those that a transaction marker was written for, or that have an open transaction."""
+    """Producers that a transaction marker was written for, or that have an open transaction."""
     one_batch: int = 0
-    """Those that never were in a transaction, and of which there is one batch alone."""
+    """Producers that never were in a transaction, and of which there is one batch alone."""
     principals: Counter[str] = field(default_factory=Counter)
     transactional_ids: Counter[str] = field(default_factory=Counter)
     """As far as it is known which transactional id a producer is of."""

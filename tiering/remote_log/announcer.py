@@ -69,7 +69,7 @@ class Announcer:
     """The key prefix of the brokers' RemoteStorageManager, if it has one."""
     now_ms: Callable[[], int]
     releases: Sequence[Release]
-    """Of the brokers; none where they are not known."""
+    """The releases of the brokers; none where they are not known."""
     kafka_configs: str
     """Kafka's tool with the connection to the cluster, for the commands that are named."""
     brokers: bool = False
@@ -77,7 +77,7 @@ class Announcer:
     problems: list[ResnapError] = field(default_factory=list)
     """Manifests that cannot be read, and partitions that another run is at work on."""
     _layout: Tiered = field(init=False)
-    """Of the store."""
+    """The layout of the store."""
     _listing: Listing = field(init=False)
     """What is listed there."""
 

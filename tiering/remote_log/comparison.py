@@ -71,7 +71,7 @@ HARMFUL: Final = frozenset(
         FindingKind.CONTRADICTED,
     }
 )
-"""Those that lose records, or stop tiering."""
+"""Findings of records that are lost, or of tiering that stops."""
 _DEFAULT_KEEPS_MS: Final = 604_800_000
 
 
@@ -129,7 +129,7 @@ class PartitionComparison:
     local: PartitionDir | None
     """Its directory; None where this log dir has none with its topic id."""
     stored: dict[str, StoredSegment] | None
-    """By segment id; None if no store was listed."""
+    """The stored segments by segment id; None if no store was listed."""
     before: RemoteLogMetadataCache | None
     """The cache as it was before the store was listed, where ``cache`` is from after it."""
     waiting: Waiting | None
@@ -137,7 +137,7 @@ class PartitionComparison:
     overdue_from_ms: int
     """A segment that has waited since before this time is overdue."""
     settings: Mapping[str, str]
-    """Of the topic, as far as they are known."""
+    """The settings of the topic, as far as they are known."""
 
     @property
     def local_start(self) -> int | None:

@@ -161,7 +161,7 @@ class RemoteLogMetadata:
     """Brokers' state of all partitions, as far as the metadata topic was read."""
 
     partitions: tuple[RemoteLogMetadataCache, ...]
-    """By topic, number and topic id."""
+    """The segments of partitions, by topic, number and topic id."""
     poison: tuple[Event, ...]
     """Records that stop the reader of a metadata partition, in every broker that follows it."""
 
@@ -207,7 +207,7 @@ class _Epoch:
     """The segments of one leader epoch, by offset."""
 
     ids: dict[int, str] = field(default_factory=dict)
-    """By start offset."""
+    """The segment ids by start offset."""
     starts: list[int] = field(default_factory=list)
     """Ascending."""
     highest: int = -1

@@ -173,7 +173,7 @@ TYPES: Final[dict[int, type[RemoteLogRecord]]] = {
     2: RemotePartitionDeleteMetadataRecord,
 }
 _API_KEYS: Final = {message: key for key, message in TYPES.items()}
-"""By api key."""
+"""The api key of each kind of record."""
 
 
 def partition_of(record: RemoteLogRecord) -> TopicIdPartition:

@@ -136,7 +136,7 @@ def _is_within(one: str, other: str) -> bool:
 
 
 StoredSegments: TypeAlias = "dict[tuple[str, int], dict[str, StoredSegment]]"
-"""By topic id and partition, then by the ids of segments."""
+"""Stored segments by topic id and partition, then by segment id."""
 
 
 def stored_segments(listed: Iterable[ObjectInfo]) -> StoredSegments:

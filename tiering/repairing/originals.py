@@ -57,7 +57,7 @@ class Replacements:
     manifest_key: str
     """What makes the segment visible."""
     lease: str
-    """Of its partition."""
+    """The name of its partition's lease."""
     topic: str
     partition: int
     base_offset: int

@@ -205,7 +205,7 @@ class NewTopic:
     replicas: Sequence[tuple[int, ...]]
     """The brokers of each partition, in order, the preferred leader first."""
     last_leader_epochs: Mapping[int, int]
-    """Of the last leader of each log that has records, by partition."""
+    """The epoch of the last leader of each log that has records, by partition."""
     config: Mapping[str, str]
 
 

@@ -174,7 +174,7 @@ class NewCluster:
     """What a new cluster begins with."""
 
     path: Path
-    """Of the bootstrap metadata."""
+    """The path of the bootstrap metadata."""
     topics: tuple[str, ...]
     next_producer_id: int
     left_out: tuple[str, ...]
@@ -191,7 +191,7 @@ class Beginning:
 
     bootstrap: Bootstrap
     topics: Sequence[tuple[NewTopic, Sequence[str]]]
-    """Those of which all can be restored, each with warnings about it."""
+    """Topics of which all can be restored, each with warnings about it."""
     exported: ExportedState | None
     """The last state of the lost cluster that the store has."""
     offsets_to: Path | None

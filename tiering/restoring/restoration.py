@@ -98,7 +98,7 @@ class Replaced(NamedTuple):
     """The replacement of a snapshot that is not restored."""
 
     path: str | None
-    """Of the file; None for nothing."""
+    """The path of the file; None for nothing."""
     why: VerificationError
 
 

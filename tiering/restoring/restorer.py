@@ -200,7 +200,7 @@ class Target:
     path: Path
     there: LogDir
     log_starts: Mapping[TopicPartition, int]
-    """Those that were used before."""
+    """The log starts that were used before."""
     begins_cluster: bool
     """Whether it is of a new cluster, into which the logs of any other may come."""
 

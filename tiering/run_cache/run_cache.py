@@ -85,7 +85,7 @@ class CacheFiles:
     root: Path
     warn: Callable[[str], None] = _ignore
     read_only: bool = False
-    """For runs that are to write nothing."""
+    """Whether nothing is written, as in a dry run."""
     _warned: set[str] = field(default_factory=set, init=False)
     """What was reported already: in a directory of another user it is so for each partition."""
     _loaded: dict[Path, CachedResults] = field(default_factory=dict, init=False)

@@ -30,7 +30,7 @@ class InheritedTransactions(NamedTuple):
     """The transactions that are open at an offset."""
 
     first_offsets: Mapping[int, int]
-    """By producer id."""
+    """First offsets by producer id."""
     known_from: int
     """All that began at this offset or later are among them; of those that began below perhaps some."""
     settled: frozenset[int] = frozenset()
@@ -56,7 +56,7 @@ class _Marker(NamedTuple):
     offset: int
     is_abort: bool
     first_offset: int | None
-    """Of the transaction's first batch in the segment; None if it has none there."""
+    """The offset of the transaction's first batch in the segment; None if it has none there."""
     is_settled: bool
     """Whether an earlier marker of the producer in the segment has ended what had begun below."""
     others_from: int | None
@@ -76,7 +76,7 @@ class SegmentTransactions:
     """The transactions of one segment; filled while its batches are read in order."""
 
     markers: list[_Marker] = field(default_factory=list)
-    """Those that abort, and of each producer the first one."""
+    """The markers that abort, and of each producer the first one."""
     open: dict[int, int] = field(default_factory=dict)
     """First offsets of what has begun and not ended, by producer id, ascending."""
     _ended: set[int] = field(default_factory=set)
@@ -86,7 +86,7 @@ class SegmentTransactions:
     _begun_after_to_old: dict[int, list[int]] = field(default_factory=dict)
     """The same to brokers before 2.8, to which a marker without a transaction begins one."""
     _waiting: dict[int, list[int]] = field(default_factory=dict)
-    """Those markers by their producers, while no transaction of another one has begun."""
+    """The markers without a transaction, by producer, while no transaction of another one has begun."""
     _waiting_old: dict[int, list[int]] = field(default_factory=dict)
     """The same to brokers before 2.8."""
     _waiting_oldest: dict[int, list[int]] = field(default_factory=dict)

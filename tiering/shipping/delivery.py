@@ -81,7 +81,7 @@ class Delivery:
     _written: dict[str, int] = field(default_factory=dict, init=False)
     """The length of each object that was noted as written, and that no listing has shown yet."""
     _shown: dict[str, float] = field(default_factory=dict, init=False)
-    """Those that a listing has shown, with the time, and that nobody has asked for yet."""
+    """When a listing has shown an object that nobody has asked for yet, by key."""
 
     def part(self) -> Delivery:
         """Return a delivery to the same store, within the same limits, that can be stopped separately."""

@@ -58,7 +58,7 @@ class Holder:
     run: str
     who: str
     since_ms: int
-    """By the clock of the holder."""
+    """Since when it is held, by the clock of the holder."""
     process: Process
 
     @property
@@ -87,7 +87,7 @@ class Lease:
     _key: str = field(default="", init=False)
     _lost: Holder | None = field(default=None, init=False)
     _sure_until_ms: int = field(default=0, init=False)
-    """By the same clock: up to then no other run can have taken over."""
+    """Until when, by the same clock, no other run can have taken over."""
 
     def acquire(self) -> None:
         """Take the lease, if it is free or expired.

@@ -174,7 +174,7 @@ class RetentionNote:
     log_start_offset: int
     """Everything below was deleted from the store."""
     last_base_offset: int
-    """Of the last segment that was deleted, which ended there."""
+    """The base offset of the last segment that was deleted, which ended there."""
     last_log_bytes: int
     """Size of its log."""
 

@@ -63,7 +63,7 @@ class Remainder:
     failures: tuple[FormatError | VerificationError, ...] = ()
     """What is wrong with manifests of others."""
     unsettled: tuple[Segment, ...] = ()
-    """Those that are left alone for it."""
+    """The segments that are left alone for it."""
     held: tuple[ShippedSegment, ...] = ()
     """What readers of the store take of the offsets of all candidates that are of its log."""
     apart: frozenset[str] = frozenset()

@@ -63,11 +63,11 @@ class CopyOrder:
     provenance: Provenance
     segment: Segment
     log_start_offset: int
-    """Of the partition."""
+    """The log start offset of the partition."""
     sources: Sources
     """How its files are reached."""
     leader_epochs: tuple[LeaderEpoch, ...]
-    """Those that begin below the end of the segment, with all history."""
+    """The leader epochs that begin below the end of the segment, with all history."""
     rebuilt: BoundaryResult
     """What the replay gave at its end."""
     created_at_ms: int

@@ -68,7 +68,7 @@ class CopiedSegment:
     segment: NewSegment
     objects: SegmentObjects
     size_bytes: int
-    """Of its files."""
+    """The size of its files."""
     aborted: tuple[AbortedTxn, ...]
     """The entries of its transaction index."""
     transactions: SegmentTransactions

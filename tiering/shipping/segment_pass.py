@@ -216,9 +216,9 @@ class DigestingReader:
         self.locator = reader.locator
         self.size_bytes = reader.size_bytes
         self.etag = reader.etag if isinstance(reader, RangedReader) else None
-        """Of an object that is read as it is."""
+        """The etag of an object that is read as it is."""
         self.crc32c = 0
-        """Of the first ``digested_bytes``, as is the other."""
+        """The checksum of the first ``digested_bytes``, as is the other digest."""
         self.digested_bytes = 0
         self._reader = reader
         self._sha256 = hashlib.sha256()

@@ -66,7 +66,7 @@ class Shipped:
     base_offset: int
     next_base_offset: int
     size_bytes: int
-    """Of all its objects."""
+    """The size of all its objects."""
     snapshot: SnapshotHow
     entries: int
     manifest_key: str
@@ -81,7 +81,7 @@ class PartitionShipment:
     """What of it may be shipped, and why the rest may not."""
     shipped: list[Shipped] = field(default_factory=list)
     manifests: list[bytes] = field(default_factory=list)
-    """Theirs, compressed by zlib."""
+    """The manifests of these segments, compressed by zlib."""
     already: int = 0
     """Segments that an earlier run has shipped."""
     counted: int = 0
@@ -212,12 +212,12 @@ class _Partition:
     shipped: ShippedTopic
     """What ``left`` was decided by."""
     rebuilt: Mapping[int, BoundaryResult]
-    """By offset."""
+    """The rebuilt boundaries by offset."""
     lease: Callable[[], None]
     epochs: EpochHistory
     transactions: TransactionHistory
     newest: CopiedSegment | None = None
-    """Of the segments that were shipped, the one of the highest offset."""
+    """The segment of the highest offset that was shipped."""
     _is_same: bool = False
     _lock: Lock = field(default_factory=Lock)
 

@@ -41,7 +41,7 @@ class Neighbours(NamedTuple):
     """The stored segments around some offsets, and their start and end."""
 
     segments: list[ShippedSegment]
-    """By base offset."""
+    """The segments by base offset."""
     unreadable: list[Unreadable]
     is_all_below: bool
     """Whether everything below the offsets was checked."""
@@ -65,9 +65,9 @@ class ShippedTopic:
         self._prefixes = layout.key_prefixes(cluster_id, topic, only)
         self._sizes: dict[str, int] = {}
         self._places: dict[str, SegmentIdentity] = {}
-        """By key, of manifests."""
+        """The segment of each manifest, by key."""
         self._versions: dict[str, str] = {}
-        """The same: etag and time."""
+        """The etag and the time of each manifest, by key."""
         for info, place in self._list_objects():
             self._sizes[info.key] = info.size_bytes
             if place is not None:
@@ -76,17 +76,17 @@ class ShippedTopic:
         self._recalled: Mapping[str, bytes] = {}
         """Manifests that earlier runs have read or written, by version."""
         self._seen: dict[str, bytes] | None = None
-        """Those that are read or recalled, if their etag is their MD5; None: nothing is kept."""
+        """Manifests that are read or recalled, if their etag is their MD5; None: nothing is kept."""
         self._beside: dict[str, list[ObjectInfo]] = {}
-        """By base offset as keys have it."""
+        """Objects of segments, by base offset as keys have it."""
         self.damaged: list[FormatError] = []
         """Retention notes that cannot be read."""
         self._known: dict[str, ShippedSegment] = {}
-        """By key: the manifests that were read for the last partition."""
+        """The manifests that were read for the last partition, by key."""
         self._manifests: dict[int, list[tuple[int, str]]] = {}
-        """By partition: (base offset, key), ascending."""
+        """Base offsets and keys of manifests, ascending, by partition."""
         self._by_id: dict[tuple[int, str | None], list[tuple[int, str]]] = {}
-        """The same, of one topic id."""
+        """Base offsets and keys of manifests, ascending, by partition of one topic id."""
         for key, place in self._places.items():
             self._manifests.setdefault(place.partition, []).append((place.base_offset, key))
         for found in self._manifests.values():

@@ -28,9 +28,9 @@ class ExplicitRules(NamedTuple):
     """Which rules of a run were set explicitly, and which are defaults."""
 
     expiry: bool = False
-    """By a flag, which overrides a manifest."""
+    """Whether a flag gives the expiration, which overrides a manifest."""
     as_of: bool = False
-    """Likewise."""
+    """Whether a flag gives the time as of which is judged, which overrides a manifest."""
     is_expiry_assumed: bool = False
     """Whether the expiration is not given anywhere."""
 

@@ -114,7 +114,7 @@ class Aiven:
     visible_by: ClassVar = members.MANIFEST
     needs: ClassVar = _NEEDS
     has_digests: ClassVar = False
-    """Those of the plugin have none."""
+    """The plugin's manifests have none."""
     remedy: ClassVar = REMEDY
     remedy_when_verified: ClassVar = REMEDY
     brokers_object = staticmethod(members.parse_key)

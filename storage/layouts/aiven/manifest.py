@@ -53,7 +53,7 @@ INDEX_NAMES: Final = {
     "leader-epoch-checkpoint": "leaderEpoch",
     "txnindex": "transaction",
 }
-"""By suffix in a log dir: what a manifest calls it; in the order in which they are stored."""
+"""What a manifest calls an index, by its suffix in a log dir; in the order in which they are stored."""
 
 
 class IndexRange(NamedTuple):
@@ -258,7 +258,7 @@ class SegmentMetadata:
     broker_id: int
     event_timestamp_ms: int
     leader_epochs: tuple[LeaderEpoch, ...]
-    """Those of the segment alone."""
+    """The leader epochs of the segment alone."""
 
 
 def segment_record(segment: SegmentMetadata) -> dict[str, Any]:

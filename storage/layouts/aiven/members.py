@@ -272,7 +272,7 @@ class ChunkedReader:
         self.size_bytes = segment.manifest.chunks.file_size
         self._segment, self._stored = segment, stored
         self._kept: OrderedDict[int, bytes] = OrderedDict()
-        """By the position of the chunk, the one used last at the end."""
+        """Chunks by their position, the one used last at the end."""
 
     def read(self, position: int, length: int) -> bytes:
         """Return the bytes [position, position + length), fewer only at the end.

@@ -93,7 +93,7 @@ class FoldState:
     """An image under construction; mutable."""
 
     offset: int
-    """Of the last record so far."""
+    """The offset of the last record so far."""
     leader_epoch: int = 0
     timestamp: int = 0
     features: dict[str, int] = field(default_factory=dict)
@@ -101,22 +101,22 @@ class FoldState:
     brokers: dict[int, Broker] = field(default_factory=dict)
     controllers: dict[int, Controller] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
-    """By topic id, with the partitions by number in ``partitions``."""
+    """Topics by id, without their partitions, which are in ``partitions`` by number."""
     partitions: defaultdict[str, dict[int, Partition]] = field(default_factory=lambda: defaultdict(dict))
     deleted_topics: list[DeletedTopic] = field(default_factory=list)
     configs: defaultdict[ConfigResource, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     broker_config_changes: list[ConfigChange] = field(default_factory=list)
     quotas: defaultdict[QuotaEntity, dict[str, float]] = field(default_factory=lambda: defaultdict(dict))
     access_control_entries: dict[str, AccessControlEntryRecord] = field(default_factory=dict)
-    """By id."""
+    """Access control entries by id."""
     scram_credentials: dict[tuple[str, int], UserScramCredentialRecord] = field(default_factory=dict)
-    """By user and mechanism."""
+    """Credentials by user and mechanism."""
     producer_id_blocks: list[ProducerIdBlock] = field(default_factory=list)
     next_producer_id: int | None = None
     transactions: list[MetadataTransaction] = field(default_factory=list)
     left_aside: Counter[str] = field(default_factory=Counter)
     skipped: dict[str, SkippedRecords] = field(default_factory=dict)
-    """By kind."""
+    """Counts of skipped records by kind."""
     notes: list[Note] = field(default_factory=list)
 
     def image(self) -> MetadataImage:

@@ -105,7 +105,7 @@ class Broker:
     is_migrating_zk_broker: bool
     log_dirs: tuple[str, ...]
     cordoned_log_dirs: tuple[str, ...] = ()
-    """Those that take no new replicas, from 4.3 on."""
+    """Log dirs that take no new replicas, from 4.3 on."""
 
     @property
     def newest_metadata_version(self) -> int | None:
@@ -271,9 +271,9 @@ class MetadataImage:
     broker_config_changes: tuple[ConfigChange, ...]
     quotas: Mapping[QuotaEntity, Mapping[str, float]]
     access_control_entries: tuple[AccessControlEntryRecord, ...]
-    """By id."""
+    """Access control entries by id."""
     scram_credentials: tuple[UserScramCredentialRecord, ...]
-    """By user and mechanism."""
+    """Credentials by user and mechanism."""
     producer_id_blocks: tuple[ProducerIdBlock, ...]
     """In the order in which they were given."""
     next_producer_id: int | None

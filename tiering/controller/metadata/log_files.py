@@ -52,9 +52,9 @@ class MetadataLogFiles:
 
     directory: Path
     segments: Sequence[Segment]
-    """By base offset."""
+    """The segments by base offset."""
     checkpoints: tuple[Checkpoint, ...]
-    """By end offset."""
+    """The checkpoints by end offset."""
     only_now: bool = False
     """Whether to begin with the newest checkpoint, and not as far back as the log goes."""
 

@@ -272,13 +272,13 @@ class Bootstrap:
     kept: bytes
     """All before the records of producer ids and what follows, the header included."""
     offset: int
-    """Of the first record behind that."""
+    """The offset of the first record behind that."""
     timestamp: int
-    """Of the last record of the format, milliseconds."""
+    """The time of the last record of the format, milliseconds."""
     features: Mapping[str, int]
     """Levels that the cluster begins with, ``metadata.version`` among them."""
     records: tuple[MetadataRecord, ...]
-    """Those of producer ids, the cluster and topics, in this order, that an earlier run has written."""
+    """The records of producer ids, the cluster and topics, in this order, that an earlier run has written."""
 
     def write(self, records: Sequence[MetadataRecord], disk: Disk) -> None:
         """Replace the records of an earlier run by ``records``, durably; the file is always the old or the new one.

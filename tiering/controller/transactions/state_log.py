@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 NEWEST_VERSION: Final = 1
-"""Of the value; the key has none but 0."""
+"""The newest version of the value; the key has none but 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class StateRecord:
     value: TransactionLogValue | None = None
     """None where the id is forgotten, and where the value is of a version that is not known."""
     version: int | None = None
-    """Of the value; None without one."""
+    """The version of the value; None without one."""
 
     @property
     def is_unknown(self) -> bool:
