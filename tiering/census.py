@@ -101,7 +101,7 @@ class ProducerCounter:
         why = {selected.topic_partition: (selected, text) for selected, text in lacking}
         with scratch_directory("census") as scratch:
             planned = [
-                planner.boundaries(selected, selected.inventory.partition.boundaries[-1:], None, None)
+                planner.plan_boundaries(selected, selected.inventory.partition.boundaries[-1:], None, None)
                 for selected, _ in lacking
             ]
             for replayed in planner.replay(planned, scratch.as_uri(), progress):

@@ -225,7 +225,7 @@ class Planner:
             ended = _with_log_end(selected, self.sources, saved) if is_whole else selected
             wanted = wanted_boundaries(ended, boundaries, saved)
             if wanted is not None:
-                planned.append(self.boundaries(ended, wanted, high_watermark, sink_url))
+                planned.append(self.plan_boundaries(ended, wanted, high_watermark, sink_url))
             elif self.run_cache is not None and sink_url is not None:
                 self.run_cache.keep(self.run_cache.look_up(selected.inventory), None)
         return planned, selection
@@ -285,10 +285,10 @@ class Planner:
         left = [p.plan for p in planned if not p.is_settled]
         for_all = None if together is None else lambda results: together([replayed(result) for result in results])
         for result in self.engine.replay(left, sink_url, progress, together=for_all):
-            self.saw(result, by_partition[result.topic_partition].plan, sink_url)
+            self.report_states(result, by_partition[result.topic_partition].plan, sink_url)
             yield replayed(result)
 
-    def saw(self, result: PartitionResult, plan: PartitionPlan, sink_url: str) -> None:
+    def report_states(self, result: PartitionResult, plan: PartitionPlan, sink_url: str) -> None:
         """Report the states that a replay has found, and written to ``sink_url``, or compared with what is there."""
         there = {boundary.offset: boundary.existing for boundary in plan.boundaries if sink_url == DISCARD}
         for boundary in result.boundaries:
@@ -329,7 +329,7 @@ class Planner:
             high_watermark=high_watermark,
         )
 
-    def boundaries(
+    def plan_boundaries(
         self, selected: SelectedPartition, wanted: tuple[int, ...], high_watermark: int | None, sink_url: str | None
     ) -> Planned:
         """Plan the wanted boundaries, without those that are unchanged below ``sink_url``."""
@@ -409,7 +409,7 @@ class Planner:
         }
         wanted = tuple(offset for offset in now.inventory.partition.boundaries if offset in made)
         given = planned.plan.high_watermark
-        return self.boundaries(now, wanted, None if given == before.high_watermark else given, sink_url)
+        return self.plan_boundaries(now, wanted, None if given == before.high_watermark else given, sink_url)
 
     def _plan_of(
         self,
@@ -423,7 +423,7 @@ class Planner:
         self.engine.needed_for(plan)
         return Planned(selected=selected, plan=plan, cached=cached, still_valid=still_valid)
 
-    def order(self, order: TierOrder) -> Planned:
+    def plan_shipping(self, order: TierOrder) -> Planned:
         """Plan what must be known to ship what is left of a partition."""
         candidates, cached, inventory = order.left.candidates, order.cached, order.selected.inventory
         facts = self._facts(inventory.partition, order.left.shown)
@@ -434,7 +434,7 @@ class Planner:
         plan = plan_replay(inventory, facts, wanted, self.rules, high_watermark=high_watermark, to_end=True)
         return self._plan_of(order.selected, plan, cached)
 
-    def comparison(self, selected: SelectedPartition, snapshots: str | None) -> Planned:
+    def plan_comparison(self, selected: SelectedPartition, snapshots: str | None) -> Planned:
         """Plan what must be known to judge the snapshots of a partition, or those below ``snapshots``."""
         inventory = selected.inventory
         facts: ReplayFacts = self._facts(inventory.partition)

@@ -200,7 +200,7 @@ def _replay(
     )
     by_partition = {plan.topic_partition: plan for plan in plans}
     for result in results:
-        check.planner.saw(result, by_partition[result.topic_partition], check.sink)
+        check.planner.report_states(result, by_partition[result.topic_partition], check.sink)
         torn = _torn(check, by_partition[result.topic_partition], result)
         if torn is not None:
             check.unreadable[torn] = result.topic_partition

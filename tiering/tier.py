@@ -198,7 +198,7 @@ def plans_of(work: TierWork, orders: Iterable[TierOrder], progress: Progress) ->
     """Plan what must be known to ship what is left."""
     to_plan = [order for order in orders if order.segments]
     looked = with_progress([order.selected for order in to_plan], progress)
-    return [work.planner.order(order) for order, _ in zip(to_plan, looked, strict=True)]
+    return [work.planner.plan_shipping(order) for order, _ in zip(to_plan, looked, strict=True)]
 
 
 def _order(work: TierWork, selected: SelectedPartition, shipped: ShippedTopic, high_watermark: int | None) -> TierOrder:

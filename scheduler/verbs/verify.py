@@ -128,7 +128,7 @@ def _of_log_dirs(request: VerifyRequest, context: Context, report: Report) -> No
     selection = planner.select(request.scope)
     with context.progress("plan") as (progress,):
         planned = [
-            planner.comparison(partition, request.snapshots)
+            planner.plan_comparison(partition, request.snapshots)
             for partition in with_progress(selection.partitions, progress)
             if can_be_tiered(partition.inventory)
         ]

@@ -181,7 +181,7 @@ class Shipper:
             copies = side_by_side(partition.copy, left.order, self.parallel, partition.delivery.stop, self.threads)
             with closing(copies):
                 for number, (_, copied) in enumerate(copies):
-                    if not partition.has_settled(number, copied):
+                    if not partition.settle(number, copied):
                         break
             if partition.newest is not None:
                 objects = partition.newest.objects
@@ -218,11 +218,11 @@ class _Partition:
     transactions: TransactionHistory
     newest: CopiedSegment | None = None
     """The segment of the highest offset that was shipped."""
-    _is_same: bool = False
+    _was_listed_again: bool = False
     _lock: Lock = field(default_factory=Lock)
 
-    def has_settled(self, number: int, copied: Callable[[], CopiedSegment]) -> bool:
-        """Publish the segment with this number in the order, or note why not; False if none may follow it."""
+    def settle(self, number: int, copied: Callable[[], CopiedSegment]) -> bool:
+        """Publish the segment with this number in the order, or note why not; return whether others may follow it."""
         segment, depends_on = self.left.order[number]
         try:
             _check_led_to(segment, depends_on, self.shipment.shipped)
@@ -316,10 +316,10 @@ class _Partition:
         """
         self.lease()
         with self._lock:
-            if not self._is_same and not self.shipped.is_same(self.provenance.topic_partition.partition):
+            if not self._was_listed_again and not self.shipped.list_again(self.provenance.topic_partition.partition):
                 what = f"{self.provenance.topic_partition}: another run has shipped segments of it meanwhile"
                 raise LockedError(what, hint="run again: the next run continues from there")
-            self._is_same = True
+            self._was_listed_again = True
 
     def _is_there(self, published: Shipped) -> bool:
         """Whether the store has ``published`` complete, since another run may have deleted it."""

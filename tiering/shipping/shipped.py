@@ -113,8 +113,10 @@ class ShippedTopic:
         """Return the topic id under which ``segment`` was shipped."""
         return self._places[segment.manifest_key].topic_id
 
-    def is_same(self, partition: int) -> bool:
-        """Whether the store still has the same manifests of ``partition``; other methods use the first listing.
+    def list_again(self, partition: int) -> bool:
+        """List ``partition`` again, for ``beside``; return whether the store still has the same manifests of it.
+
+        All other methods use the first listing.
 
         Raises:
             StoreError: the store failed.
@@ -129,7 +131,7 @@ class ShippedTopic:
         return now == {key for _, key in self._manifests.get(partition, [])}
 
     def beside(self, base_offset: int) -> tuple[ObjectInfo, ...]:
-        """Return the manifests of segments at ``base_offset``, and their tombstones, as of the last ``is_same``."""
+        """Return the manifests of segments at ``base_offset``, and their tombstones, as of ``list_again``."""
         return tuple(self._beside.get(f"{base_offset:0{OFFSET_DIGITS}d}", ()))
 
     def _list_objects(self) -> Iterator[tuple[ObjectInfo, SegmentIdentity | None]]:
