@@ -174,7 +174,7 @@ def _sound_manifests(part: TieredPart, scope: Scope, faults: list[ResnapError]) 
         broken.add(listing.folder(key))
     if not manifests and not broken and not any(map(scope.wants, retained_topics(part.store))):
         if scope.topics:
-            raise nothing_in(scope)
+            raise nothing_in(replace(scope, sources=(f"{part.store.url}/{part.within}".rstrip("/"),)))
         raise UsageError(f"{part.store.url} holds no shipped segment", hint="give what `resnap tier --to` was given")
     of_brokers = (brokers_layout(entry.key) for manifest in manifests for entry in manifest.objects)
     read = next(filter(None, of_brokers), None)

@@ -19,6 +19,7 @@ from resnap.storage.log.names import parse_partition_dir_name
 from resnap.storage.sources.files import PLAIN
 from resnap.storage.sources.log_dirs import Joining, open_source, open_tiered, with_remote
 from resnap.storage.stores.urls import is_store_url
+from resnap.storage.words import first_of
 from resnap.tiering.cluster.facts import with_facts
 from resnap.tiering.controller.metadata.cluster import (
     CLEANUP_POLICY,
@@ -244,7 +245,8 @@ class Selection:
         for problem in self.problems:
             if problem.topic_partition == topic_partition:
                 raise problem.error
-        known = ", ".join(str(selected.topic_partition) for selected in self.partitions[:5]) or "none"
+        there = sorted(self.partitions, key=lambda one: one.topic_partition.topic != topic_partition.topic)
+        known = first_of([one.topic_partition for one in there], 5) or "none"
         raise UsageError(f"{topic_partition} is not in the given source", hint=f"partitions there: {known}")
 
 
@@ -467,15 +469,15 @@ _OF_EXPRESSIONS = frozenset("^$|()+\\/")
 
 def nothing_in(scope: Scope) -> NothingInScopeError:
     """Return the error of a scope without a partition."""
-    where, scan = ", ".join(scope.sources), f"`resnap scan {shlex.join(scope.sources)}`"
+    where = ", ".join(scope.sources)
+    lists = f"`resnap scan {shlex.join(scope.sources)} --output json` lists what is there"
     what, hint = f"no partition in {where}", "compare with log.dirs in the broker's server.properties"
     if scope.partitions:
-        what, hint = f"none of {', '.join(scope.partitions[:5])} is in {where}", f"{scan} lists what is there"
+        what, hint = f"none of {', '.join(scope.partitions[:5])} is in {where}", lists
         if not all(map(parse_partition_dir_name, scope.partitions)):
             hint = f"a partition is TOPIC-NUMBER, such as payments-0; {hint}"
     elif scope.topics:
-        what = f"no topic in {where} matches {scope.topic_flag} {' or '.join(scope.topics)}"
-        hint = f"{scan} lists what is there"
+        what, hint = f"no topic in {where} matches {scope.topic_flag} {' or '.join(scope.topics)}", lists
         if any(map(parse_partition_dir_name, scope.topics)):
             hint = f"a partition, such as payments-0, is chosen by --partition; {hint}"
         elif not _OF_EXPRESSIONS.isdisjoint("".join(scope.topics)):
@@ -494,7 +496,5 @@ def _add(partitions: dict[TopicPartition, SelectedPartition], selected: Selected
         hint = "the boundaries of a partition differ between its replicas: give one of them"
         brokers = {(side.log_dir.cluster_id, side.log_dir.broker_id) for side in (selected, other)}
         if len(brokers) == 1 and None not in brokers.copy().pop():
-            hint = (
-                "a broker does not start with both: before it starts, move one of them to a place outside its log dirs"
-            )
+            hint = "a broker does not start with both: before it starts, move one to a place outside its log dirs"
         raise UsageError(f"{selected.topic_partition} is in {other_path} and {path}", hint=hint)

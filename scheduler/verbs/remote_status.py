@@ -19,7 +19,7 @@ from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import open_source
 from resnap.storage.stores.urls import open_store
 from resnap.storage.words import human_bytes, human_count, human_duration, instant, some
-from resnap.tiering.remote_log.comparison import HARMFUL, PartitionComparison
+from resnap.tiering.remote_log.comparison import HARMFUL, FindingKind, PartitionComparison
 from resnap.tiering.remote_log.metadata_cache import RemoteLogMetadataCache, RemoteSegment
 from resnap.tiering.remote_log.records import METADATA_TOPIC, SegmentState
 from resnap.tiering.remote_log.stored import read_custom_metadata
@@ -67,8 +67,14 @@ def run(request: RemoteStatusRequest, context: Context, report: Report) -> None:
             overdue_ms=settings.copy_overdue_after_ms,
             warn=context.warn,
         )
+    is_mistyped = status.comparison.is_of_another_store
     harmful = tuple(
-        VerificationError(f"{finding.place}: {finding.kind.value}: {finding.detail}", hint=finding.hint)
+        VerificationError(
+            f"{finding.place}: {finding.kind.value}: {finding.detail}",
+            hint=f"{request.store} holds no object that brokers know of: check the URL; if it is right, {finding.hint}"
+            if is_mistyped and finding.kind is FindingKind.MISSING_OBJECTS
+            else finding.hint,
+        )
         for finding in status.comparison.findings
         if finding.kind in HARMFUL
     )

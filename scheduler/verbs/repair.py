@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 import shlex
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -85,7 +86,8 @@ def run(request: RepairRequest, context: Context, report: Report) -> None:
     below = open_store(request.url, context.settings.s3())
     checks = store_checks(planner_of(context), below, request.scope)
     if not any(check.listing.manifests for check in checks):
-        raise nothing_in(request.scope) if request.scope.topics else _nothing_tiered(request.url)
+        named = replace(request.scope, sources=(request.url,))
+        raise nothing_in(named) if named.topics else _nothing_tiered(request.url)
     name = f"{datetime.fromtimestamp(context.clock.now_ms() / 1000, UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}"
     replacer = Replacer(store=store, run=name, is_conditional=_is_conditional(store, request, context))
     is_dry = context.settings.dry_run

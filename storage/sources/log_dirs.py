@@ -15,6 +15,7 @@ Source: ``RemoteLogManager.isRemoteSegmentWithinLeaderEpochs``.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -28,7 +29,7 @@ from resnap.storage.log.log_dir import NoLogDirError, PartitionProblem, live_par
 from resnap.storage.log.names import StorePath, is_segment_name
 from resnap.storage.sources.files import cut_locator
 from resnap.storage.sources.registry import READABLE, READABLE_BY_KEYS_ALONE, SHIPPED, TIERED, layout_in
-from resnap.storage.stores.urls import is_store_url, local_path, without_slash
+from resnap.storage.stores.urls import check_form, is_store_url, local_path, without_slash
 from resnap.storage.threads import each
 from resnap.storage.words import first_of, is_utf8, some
 
@@ -96,11 +97,9 @@ def open_source(
         if layout is not None:
             return read_in(layout, depth)
     if path is not None and is_there(path):
-        return open_log_dir_or_partition(path, topics=topics)
-    raise NoLogDirError(
-        f"{url} holds neither a copy of a Kafka log dir nor segments that Resnap has shipped",
-        hint="give the prefix right above the <topic>-<partition> folders, or what `resnap tier --to` was given",
-    )
+        with suppress(NoLogDirError):
+            return open_log_dir_or_partition(path, topics=topics)
+    raise _no_log(url, seen)
 
 
 def open_tiered(
@@ -159,7 +158,13 @@ def _extent(partition: PartitionDir) -> tuple[int, int]:
 
 
 def nothing_tiered(url: str) -> UsageError:
-    """Return the error for a store without any tiered segments."""
+    """Return the error for a store without any tiered segments.
+
+    Raises:
+        UsageError: it is none, but a path; the error says the URL.
+
+    """
+    check_form(url)
     hint = (
         "give the prefix that brokers tier to, or the URL that `resnap tier --to` was given; with the plugin of Aiven"
         " its key.prefix, too: --key-prefix PREFIX if the command has that flag, else as part of the URL"
@@ -220,6 +225,30 @@ def _layout_of(url: str, key: str) -> tuple[Tiered | Mirror | None, int]:
     return layout, depth
 
 
+def _no_log(url: str, seen: Sequence[ObjectInfo]) -> NoLogDirError:
+    """Return the error for ``url``, which says where they are if only folders in front of the keys are too many."""
+    hint = "give the prefix right above the <topic>-<partition> folders, or what `resnap tier --to` was given"
+    for folder in filter(None, (_begins_below(info.key) for info in seen[:_MOST_TRIED])):
+        hint = f"give {url}/{folder}, where they are"
+        break
+    what = f"{url} holds neither a copy of a Kafka log dir nor segments that Resnap has shipped"
+    return NoLogDirError(what, hint=hint)
+
+
+def _begins_below(key: str) -> str | None:
+    """Return the folder in which ``key`` would be one of a layout; None if it would in none."""
+    parts = key.split("/")
+    return next(
+        (
+            "/".join(parts[:depth])
+            for depth in range(1, len(parts))
+            for layout in (*READABLE, *READABLE_BY_KEYS_ALONE)
+            if layout.is_key("/".join(parts[depth:]))
+        ),
+        None,
+    )
+
+
 def _match(url: str, key: str, layouts: Iterable[Tiered | Mirror]) -> tuple[Tiered | Mirror | None, int]:
     above = url.partition("://")[2].split("/")[1:]  # the folders of the URL, without its bucket
     for layout in layouts:
@@ -241,6 +270,8 @@ def _with_relative_keys(listed: Iterable[ObjectInfo], folders: str) -> Iterator[
 
 
 _MOST_NAMED: Final = 5
+_MOST_TRIED: Final = 1000
+"""Keys of which it is asked whether they would be of a layout, but for the folders above."""
 _MOST_SEGMENTS_NAMED: Final = 20
 _LOST_HISTORY: Final = "one of them is of a history that was lost, as after an unclean election: take another replica"
 

@@ -83,9 +83,10 @@ def check_form(url: str) -> None:
     elif (nearly := _NEARLY.match(url)) is None:
         hint = f"for this directory give {Path(url).absolute().as_uri()}; {FORMS}"
     else:
-        scheme = nearly[1]
-        slashes = ":///" if scheme.lower() == "file" else "://"
-        hint = f"did you mean {scheme.lower()}{slashes}{url[nearly.end() :].strip('/')}? {FORMS}"
+        scheme, rest = nearly[1], url[nearly.end() :]
+        is_file = scheme.lower() == "file"
+        meant = Path(rest).absolute().as_uri() if is_file else f"{scheme.lower()}://{rest.strip('/')}"
+        hint = f"did you mean {meant}? {FORMS}"
     hint = _BY_S3.get(scheme.lower(), hint)
     raise UsageError(f"store URL {url!r}: unknown form", hint=hint)
 

@@ -50,6 +50,13 @@ def test_the_batches_in_their_roles_make_the_brokers_entries(
         assert (last["producerEpoch"], last["timestamp"]) == (entry.producer_epoch, entry.timestamp)
 
 
+def test_an_unknown_partition_is_answered_with_those_of_its_topic_first(command: Resnap, broker_log: Path) -> None:
+    ran = command("explain", broker_log, "payments-7", 0)
+    assert ran.code == 2
+    assert "hint: partitions there: payments-0, payments-1, compacted-0, " in ran.err
+    assert ran.err.endswith(" and 1 more\n")
+
+
 def test_people_see_times_and_programs_milliseconds(command: Resnap, broker_log: Path) -> None:
     rows = command("explain", broker_log, "payments-0", 985, "--output", "json").document["batches"]
     said = command("explain", broker_log, "payments-0", 985).out

@@ -353,6 +353,16 @@ def test_another_store_is_reported_in_a_few_words(command: Resnap, tmp_path: Pat
     assert (ran.code, kinds(ran.document)) == (13, {"missing-objects": 8})
     assert ran.error["message"].count("lacks all") == 5
     assert ran.error["message"].endswith("; and 3 more")
+    assert "check the URL; if it is right, bring them back" in ran.error["hint"]
+
+
+def test_a_loss_in_the_right_store_is_not_called_a_wrong_url(command: Resnap, tiered: Path) -> None:
+    remote = tiered / "remote" / "kafka-tiered-storage"
+    for path in remote.glob("payments-0-*/*"):
+        path.unlink()
+    ran = command("remote", "status", tiered / "data", "--store", remote.as_uri(), *JSON)
+    assert (ran.code, kinds(ran.document)) == (13, {"missing-objects": 4})
+    assert ran.error["hint"].startswith("bring them back")
 
 
 def test_a_log_dir_without_the_metadata_topic_is_a_usage_error(

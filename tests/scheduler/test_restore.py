@@ -246,6 +246,8 @@ def test_only_a_log_dir_and_only_what_was_shipped(command: Resnap, store: Path, 
     assert command("restore", broker_log.as_uri(), "--into", broker_log).code == 2
     ran = command("restore", f"{store.as_uri()}-mistyped", "--into", broker_log)
     assert (ran.code, "holds no tiered segment" in ran.err, "log.dirs" in ran.err) == (2, True, False)
+    ran = command("restore", store, "--into", broker_log)
+    assert (ran.code, f"for this directory give {store.as_uri()}" in ran.err) == (2, True), ran.err
 
 
 def test_a_full_disk_is_reported_and_the_same_command_continues(command: Resnap, store: Path, tiny_disk: Path) -> None:

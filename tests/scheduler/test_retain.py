@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 from itertools import pairwise
 from socket import gethostname
@@ -60,6 +62,18 @@ def test_nothing_is_deleted_without_being_asked_for(command: Resnap, store: Path
     nothing = command("retain", store.as_uri(), "--retention-bytes", "1GiB").out
     assert nothing.endswith("Next: nothing is left to do, until more is beyond the retention.\n")
     assert tree(store) == before
+
+
+@pytest.mark.parametrize("verb", ["retain", "repair", "verify", "restore"])
+def test_an_unknown_topic_is_answered_with_a_command_that_lists_what_is_there(
+    verb: str, command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    more = {"retain": ("--retention", "1h"), "restore": ("--into", tmp_path / "new")}.get(verb, ())
+    ran = command(verb, store.as_uri(), "--topic", "nope", *more)
+    assert (ran.code, f"no topic in {store.as_uri()} matches --topic nope" in ran.err) == (2, True), ran.err
+    (advised,) = re.findall(r"`resnap (.*)`", ran.err)
+    listed = command(*shlex.split(advised))
+    assert "payments" in {row["topic"] for row in listed.document["partitions"]}, "nothing of it is missing"
 
 
 def test_many_partitions_are_summed_up_by_topic_without_their_offsets() -> None:

@@ -235,6 +235,17 @@ def test_a_prefix_that_holds_no_log_is_a_usage_error(at: Callable[..., Ran], buc
     assert (ran.code, "neither a copy of a Kafka log dir" in ran.err) == (2, True)
 
 
+def test_where_only_folders_in_front_are_missing_the_hint_names_the_url_with_them(
+    at: Callable[..., Ran], bucket: Bucket, payments: Path, command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    mirror(bucket.client, bucket.name, payments, "logs/broker-1")
+    remote = fixture_set("kafka-3.9.1-aiven-plain").remote.as_uri()
+    for run, url, folder in ((at, bucket.url, "logs/broker-1"), (command, remote, "tiered")):
+        refused = run("verify", url)
+        assert (refused.code, f"hint: give {url}/{folder}, where they are" in refused.err) == (2, True), refused.err
+        assert run("scan", f"{url}/{folder}").code == 0
+
+
 def test_a_bucket_that_is_not_there_is_the_stores_fault(at: Callable[..., Ran]) -> None:
     ran = at("scan", "s3://no-such-bucket-here/logs")
     assert (ran.code, "bucket" in ran.err) == (12, True)

@@ -256,6 +256,11 @@ class RemoteComparison:
         return [*self.poison, *(finding for partition in self.partitions for finding in partition.findings())]
 
     @property
+    def is_of_another_store(self) -> bool:
+        """Whether a store was listed that has no object of any segment in the metadata: its URL may be wrong."""
+        return all(partition.stored == {} for partition in self.partitions)
+
+    @property
     def asks_for_another_reading(self) -> bool:
         """Whether a finding may only be due to the time between reading the metadata and listing the store."""
         return any(finding.kind in _OF_OBJECTS for finding in self.findings)

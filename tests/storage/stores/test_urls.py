@@ -64,6 +64,15 @@ def test_the_url_of_a_directory_is_given_where_its_path_is() -> None:
     assert "file:///srv/store;" in str(raised.value.hint)
 
 
+def test_a_relative_path_after_file_is_meant_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="unknown form") as raised:
+        open_store("file:store")
+    assert f"did you mean {(tmp_path / 'store').as_uri()}?" in str(raised.value.hint)
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
