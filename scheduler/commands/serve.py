@@ -249,8 +249,7 @@ class Daemon:
             await server.serve(sockets=[listener])
         finally:
             ticking.cancel()
-            with suppress(asyncio.CancelledError):
-                await ticking
+            await asyncio.wait([ticking])
             self._ended_in_time = await asyncio.to_thread(self._services.stop)
 
     def _end(self, server: HttpServer, number: int) -> None:
@@ -276,6 +275,9 @@ class Daemon:
         except ResnapError as error:
             observation.metrics.config_last_reload_success.set(False)
             observation.warn(f"the configuration was not changed: {error}")
+        except Exception as error:  # noqa: BLE001 - systemd must hear that the reloading is over
+            observation.metrics.config_last_reload_success.set(False)
+            observation.bug(error)
         else:
             observation.metrics.config_last_reload_success.set(True)
             observation.note("the configuration was read again")
@@ -313,6 +315,10 @@ class Daemon:
             except ResnapError as error:  # a full disk: the next tick tries again
                 if was_kept:
                     self._services.observation.warn(f"the service's file could not be updated: {error}")
+                was_kept = False
+            except Exception as error:  # noqa: BLE001 - the watchdog and the upkeep must live on
+                if was_kept:
+                    self._services.observation.bug(error)
                 was_kept = False
 
 

@@ -17,7 +17,7 @@ from resnap.scheduler.clock import Clock, milliseconds
 from resnap.scheduler.runs.run import Ids, Run, RunEnd, RunRequest, RunState
 from resnap.scheduler.state.database import DATABASE_FILE, Database
 from tests.scheduler.api.whole import FINAL
-from tests.scheduler.daemon.process import PATIENCE_S, Process, configure, eventually, serving, started, states
+from tests.scheduler.daemon.process import PATIENCE_S, PROJECT, Process, configure, eventually, serving, started, states
 from tests.scheduler.runs.working import history_of
 from tests.scheduler.scenes import SET, one_partition
 
@@ -50,6 +50,20 @@ name = "daily"
 run = "scan"
 cron = "30 {hour} * * *"
 """
+FAULTY: Final = """
+from resnap.scheduler.service.services import Services
+
+def catch_up(self, faults=[RuntimeError("a fault of the upkeep")]):
+    if faults:
+        raise faults.pop()
+    self.observation.note("caught up after the fault")
+
+def reload(self):
+    raise RuntimeError("a fault of the reload")
+
+Services.catch_up, Services.reload = catch_up, reload
+"""
+"""Python runs it before the service."""
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 
@@ -102,6 +116,25 @@ def test_the_second_signal_ends_it_at_once(directory: Path) -> None:
             process.send_signal(signal.SIGINT)
             assert process.end()[0] == 130
     assert states(directory)[at.rpartition("/")[2]] == "running"
+
+
+@pytest.mark.slow
+def test_a_bug_beside_the_runs_is_logged_and_the_service_goes_on_to_an_end_in_order(directory: Path) -> None:
+    (directory / "sitecustomize.py").write_text(FAULTY)
+    variables = {"WATCHDOG_USEC": "400000", "PYTHONPATH": f"{directory}:{PROJECT}"}
+    with serving(directory, variables=variables) as process:
+        for _ in range(3):  # what is between two of them is done by the second
+            process.wait_for_notice("WATCHDOG=1")
+        process.send_signal(signal.SIGHUP)
+        process.wait_for_notice("RELOADING=1")
+        process.wait_for_notice("READY=1")
+        process.send_signal(signal.SIGTERM)
+        code, log = process.end()
+    assert code == 0, log
+    for fault in ("a fault of the upkeep", "a fault of the reload"):
+        assert f"RuntimeError: {fault}" in log
+    assert log.count("a bug in resnap") == 2
+    assert "caught up after the fault" in log
 
 
 def test_a_good_configuration_is_taken_and_a_bad_one_is_not(directory: Path) -> None:
