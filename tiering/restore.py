@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from resnap.replay.staging import DISCARD, scratch_directory
-from resnap.storage.disk import Disk, attributes_of, is_directory, is_there
+from resnap.storage.disk import Disk, attributes_of, is_directory, is_there, make_directories
 from resnap.storage.errors import LogDirError, ResnapError, StoreError, UsageError, VerificationError
 from resnap.storage.log.log_dir import NoLogDirError, log_dir_around
 from resnap.storage.log.log_dir_lock import hold_lock, refuse_running
@@ -154,7 +154,7 @@ def restore(order: RestoreOrder, work: RestoreWork, report: Callable[[RestoreRep
     with ExitStack() as stack:
         # Hold the log dirs: neither a broker nor another run is at work on them.
         there = [
-            stack.enter_context(_new_directory(log_dir, dry_run=order.dry_run)) if log_dir in made else log_dir
+            stack.enter_context(_new_directory(log_dir, order, work)) if log_dir in made else log_dir
             for log_dir in order.log_dirs
         ]
         named = (log_dir.absolute() for log_dir in order.log_dirs)
@@ -197,13 +197,13 @@ def _may_be_made(log_dir: Path, order: RestoreOrder) -> bool:
 
 
 @contextmanager
-def _new_directory(log_dir: Path, *, dry_run: bool) -> Iterator[Path]:
+def _new_directory(log_dir: Path, order: RestoreOrder, work: RestoreWork) -> Iterator[Path]:
     """Make a directory that is to be restored into; for a dry run an empty one elsewhere."""
-    if dry_run:
+    if order.dry_run:
         with scratch_directory("restore") as scratch:
             yield scratch
     else:
-        log_dir.mkdir(exist_ok=True)
+        make_directories(work.disk, log_dir)
         yield log_dir
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.power import Luck, Power
 from tests.scheduler.files import tree
-from tests.scheduler.scenes import Scene
+from tests.scheduler.scenes import PARTITION, Scene
 
 if TYPE_CHECKING:
     from tests.scheduler.scenes import Stage
@@ -67,6 +67,14 @@ def test_a_loss_of_power_at_any_step_leaves_nothing_half_made(stage: Stage, verb
 def test_each_sync_is_needed(stage: Stage, verb: str, forgotten: str) -> None:
     with pytest.raises((AssertionError, ValueError, LookupError, EOFError, FileNotFoundError)):
         run_watched(Scene(stage, verb), forgotten)
+
+
+def test_a_log_dir_that_a_restore_makes_is_there_when_it_ends(stage: Stage) -> None:
+    scene = Scene(stage, "restore")
+    left = scene.root.with_name("left")
+    shutil.rmtree(scene.data)
+    Power(scene.root, lambda _: None).watch(scene.run, left)
+    assert tree(left / "data" / PARTITION).keys() == tree(scene.data / PARTITION).keys()
 
 
 def test_every_function_that_syncs_is_shown_to_need_it() -> None:

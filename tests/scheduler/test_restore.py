@@ -10,6 +10,7 @@ import pytest
 
 from resnap.replay.watching import Progress
 from resnap.scheduler.cli import run
+from resnap.storage.errors import LogDirError
 from resnap.storage.log.log_dir_lock import hold_lock
 from resnap.storage.log.names import DirKind, TopicPartition, parse_partition_dir_name
 from resnap.storage.sources.files import Sources
@@ -147,6 +148,16 @@ def test_a_directory_that_is_not_there_is_made(command: Resnap, store: Path, tmp
     assert command("restore", store.as_uri(), "--into", new).code == 0
     assert check_whole(store, new) == set(PARTITIONS)
     assert command("restore", store.as_uri(), "--into", tmp_path / "no" / "parent").code == 2
+
+
+def test_a_directory_that_cannot_be_made_is_an_error_with_a_remedy(
+    command: Resnap, store: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "new").symlink_to(tmp_path / "nowhere")
+    ran = command("restore", store.as_uri(), "--into", tmp_path / "new")
+    assert ran.code == LogDirError.exit_code
+    assert f"{tmp_path / 'new'}: cannot be written: File exists" in ran.err
+    assert "bug" not in ran.err
 
 
 def test_what_keeps_a_broker_from_starting_on_a_new_disk_is_said(command: Resnap, store: Path, tmp_path: Path) -> None:
