@@ -13,6 +13,7 @@ import select
 import time
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import closing
 from contextvars import ContextVar, copy_context
 from functools import lru_cache, partial, wraps
 from itertools import islice
@@ -31,6 +32,8 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T")
 SMALL_FILES_AT_ONCE: Final = 16
+SMALL_FILES_BEGUN: Final = 4096
+"""At most, of which results are not taken yet: each takes 2 kB; the threads read others while one is slow."""
 LOOK_S: Final = 1.0
 """How often a thread that waits looks whether it is to go on."""
 
@@ -103,11 +106,12 @@ def each(work: Callable[[_T], _R], items: Iterable[_T], *, remote: bool) -> Iter
     if not remote:
         yield from map(work, items)
         return
-    with Threads(SMALL_FILES_AT_ONCE, thread_name_prefix="resnap-small") as threads:
-        try:
-            yield from threads.map(work, items)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
+    with (
+        Threads(SMALL_FILES_AT_ONCE, thread_name_prefix="resnap-small") as threads,
+        closing(side_by_side(work, items, SMALL_FILES_BEGUN, lambda: None, threads)) as begun,
+    ):
+        for _, result in begun:
+            yield result()
 
 
 def side_by_side(
