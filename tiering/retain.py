@@ -19,6 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from resnap.storage.errors import (
+    ConfigurationError,
     FormatError,
     LockedError,
     ObjectNotFoundError,
@@ -31,6 +32,8 @@ from resnap.storage.errors import (
 from resnap.storage.layouts.lineage import chain_of
 from resnap.storage.layouts.manifest import TOMBSTONE
 from resnap.storage.sources.registry import SHIPPED, brokers_layout
+from resnap.storage.stores.probe import store_clock_ms
+from resnap.storage.words import human_duration
 from resnap.tiering.selection import nothing_in
 from resnap.tiering.shipping.lease import lease_name, lease_on
 from resnap.tiering.shipping.notes import RetentionNote, retained_key, retained_topics, write_retained
@@ -100,6 +103,7 @@ def retain(
 
     Raises:
         UsageError: nothing was shipped there, or it is for brokers to delete.
+        ConfigurationError: by the store's clock what is too old may not be.
         StoreError: the store failed before anything was deleted.
 
     """
@@ -109,6 +113,8 @@ def retain(
         for partition in found:
             report(partition)
         return faults
+    if limits.age_ms is not None and any(partition.beyond for partition in found):
+        _check_clock(part.store, now_ms)
     deleting.expect(sum(len(partition.beyond) for partition in found), sum(partition.size_bytes for partition in found))
     has_failed = False
     for partition in found:
@@ -121,6 +127,20 @@ def retain(
                 has_failed = isinstance(error, StoreError)
         report(replace(partition, beyond=tuple(gone), kept=partition.kept + len(partition.beyond) - len(gone)))
     return faults
+
+
+MOST_AHEAD_MS: Final = 3_600_000
+"""A clock that is wrong by more than this is refused: what it deletes is lost."""
+
+
+def _check_clock(store: ObjectStore, now_ms: int) -> None:
+    ahead_ms = now_ms - store_clock_ms(store)
+    if ahead_ms > MOST_AHEAD_MS:
+        raise ConfigurationError(
+            f"this machine's clock is {human_duration(ahead_ms / 1000)} ahead of that of {store.url}; nothing is"
+            " deleted",
+            hint="set the clock, and run again",
+        )
 
 
 def _delete(

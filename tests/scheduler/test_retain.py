@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from resnap.scheduler.clock import Clock
 from resnap.scheduler.job.contract import Reported
 from resnap.scheduler.verbs.retain import RetainView
 from resnap.storage.errors import StoreAccessError
@@ -115,6 +116,18 @@ def test_all_that_is_older_goes_and_a_partition_may_end_empty(command: Resnap, s
     ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete", *JSON)
     assert ran.code == 0
     assert without_tombstones(files_of(store)) == {}
+
+
+def test_by_a_clock_that_is_ahead_of_the_stores_nothing_is_deleted(
+    command: Resnap, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, at_ms = files_of(store), Clock().now_ms()
+    monkeypatch.setattr(Clock, "now_ms", lambda _: at_ms + 30 * 86_400_000)
+    ran = command("retain", store.as_uri(), "--retention", "1ms", "--delete")
+    assert ran.code == 10
+    assert "ahead of that of" in ran.err
+    assert files_of(store) == before
+    assert command("retain", store.as_uri(), "--retention-bytes", "20KiB", "--delete").code == 0
 
 
 def test_a_partition_at_which_another_run_is_at_work_is_left_as_it_is(command: Resnap, store: Path) -> None:
