@@ -41,8 +41,6 @@ from resnap.tiering.restoring.new_metadata import (
 from resnap.tiering.restoring.restoration import (
     Replaced,
     highest_producer_id,
-    kept_log_start,
-    open_at_end,
     passed_over,
     restoration_of,
 )
@@ -255,7 +253,7 @@ class _Restoring:
         for shipped in selected.partitions:
             topic = shipped.topic_partition.topic
             try:
-                one = _restoration(shipped, layout, self.order.scope.topic_ids.get(topic), self.work.sources, instead)
+                one = self._restoration(shipped, layout, instead)
                 if one.topic_id is None and self.order.is_of_new_cluster:
                     raise without_topic_id(one)
             except ResnapError as error:
@@ -264,6 +262,13 @@ class _Restoring:
             else:
                 found.append(one)
         return found
+
+    def _restoration(self, shipped: SelectedPartition, layout: Tiered, instead: Mapping[str, Replaced]) -> Restoration:
+        partition, sources = shipped.inventory.partition, self.work.sources
+        records = layout.manifest_records(sources.store(str(shipped.log_dir.path)), partition)
+        topic_id = self.order.scope.topic_ids.get(partition.topic_partition.topic)
+        cluster_id = shipped.log_dir.cluster_id
+        return restoration_of(partition, records, sources, topic_id, instead, cluster_id=cluster_id)
 
     def place(self, found: Sequence[Restoration], targets: Sequence[Target]) -> list[tuple[Restoration, Target]]:
         """Return what comes into which log dir, by partition, and keep why others do not."""
@@ -373,24 +378,6 @@ class _Restoring:
         return RestoredPartition(
             one, outcome, log_dir, warnings=() if dry_run else tuple(_open_at_end_warnings(one, target))
         )
-
-
-def _restoration(
-    shipped: SelectedPartition, layout: Tiered, topic_id: str | None, sources: Sources, instead: Mapping[str, Replaced]
-) -> Restoration:
-    partition = shipped.inventory.partition
-    store = sources.store(str(shipped.log_dir.path))
-    records = layout.manifest_records(store, partition)
-    one = restoration_of(partition, records, sources, topic_id, instead)
-    newest = next((found.path for found in partition.snapshots if found.offset == one.end_offset), None)
-    replacement = instead.get(newest or "")
-    newest = newest if replacement is None else replacement.path
-    return replace(
-        one,
-        cluster_id=shipped.log_dir.cluster_id,
-        log_start=kept_log_start(partition, records.leader_epochs, sources),
-        open_transactions=open_at_end(newest, sources),
-    )
 
 
 def _missing_id_warning(topics: Sequence[str]) -> Iterator[str]:

@@ -77,15 +77,15 @@ class Restoration:
     segments: int
     files: tuple[ShippedFile, ...]
     """All that come from the store; the leader epochs are those of the last segment, with all."""
-    cluster_id: str | None = None
+    cluster_id: str | None
     """The cluster that it was shipped from; None if unknown."""
-    passed_over: tuple[int, ...] = ()
+    passed_over: tuple[int, ...]
     """Base offsets of segments that are beside the others, and that no manifest names."""
-    log_start: int | None = None
+    log_start: int | None
     """Where the log starts, if that is inside one of the segments."""
-    open_transactions: tuple[ProducerEntry, ...] = ()
+    open_transactions: tuple[ProducerEntry, ...]
     """Transactions whose markers were not shipped."""
-    check: Callable[[Path], None] | None = None
+    check: Callable[[Path], None] | None
     """Judges the directory of all files before it gets its name; raises an error of ours."""
 
     @property
@@ -108,8 +108,10 @@ def restoration_of(
     sources: Sources,
     topic_id: str | None,
     replaced: Mapping[str, Replaced],
+    *,
+    cluster_id: str | None,
 ) -> Restoration:
-    """Return the restoration of ``partition``, which has at least one segment.
+    """Return the restoration of ``partition``, which has at least one segment, and was shipped from ``cluster_id``.
 
     ``topic_id`` is the topic's current id; None to use the manifests. ``replaced`` has the snapshots that are replaced
     when restored, by locator.
@@ -119,14 +121,20 @@ def restoration_of(
         StoreError: the store failed.
 
     """
+    end_offset = partition.boundaries[-1]
+    newest = next((found.path for found in partition.snapshots if found.offset == end_offset), None)
+    instead = replaced.get(newest or "")
     return Restoration(
         topic_partition=partition.topic_partition,
         topic_id=topic_id or partition.topic_id,
         start_offset=partition.segments[0].base_offset,
-        end_offset=partition.boundaries[-1],
+        end_offset=end_offset,
         segments=len(partition.segments),
         files=tuple(_files(partition, facts, sources, replaced)),
+        cluster_id=cluster_id,
         passed_over=facts.passed_over,
+        log_start=_kept_log_start(partition, facts.leader_epochs, sources),
+        open_transactions=_open_at_end(newest if instead is None else instead.path, sources),
         check=None if facts.digests else partial(_check, partition),
     )
 
@@ -198,7 +206,7 @@ _HEAD: Final = struct.Struct(">8xi4xb26xq10x")
 """Length, magic and producer id of a batch; of older formats the first two."""
 
 
-def kept_log_start(partition: PartitionDir, checkpoints: Sequence[str], sources: Sources) -> int | None:
+def _kept_log_start(partition: PartitionDir, checkpoints: Sequence[str], sources: Sources) -> int | None:
     """Return the log start offset inside a stored segment of ``partition``; None if it is not inside one.
 
     ``checkpoints`` are the locators of the leader epochs of all its segments. They are all read only if the last one
@@ -225,7 +233,7 @@ def _begins_at(sources: Sources, checkpoint: str) -> int | None:
     return epochs[0].start_offset if epochs else None
 
 
-def open_at_end(snapshot: str | None, sources: Sources) -> tuple[ProducerEntry, ...]:
+def _open_at_end(snapshot: str | None, sources: Sources) -> tuple[ProducerEntry, ...]:
     """Return the entries with an open transaction in the last snapshot of a log, by their first offsets.
 
     Raises:
