@@ -360,10 +360,12 @@ class TierView(SummedView[Result]):
         yield from self._unchanged_lines()
         for topic_partition, stop in self._stops.values():
             yield from stop_lines(row_of(RefusalRow, stop), topic_partition)
-        if self._has_failed or self._unfinished or self.is_cut_short:
+        shipped = self._totals["shipped"] + self._totals["already"]
+        is_faulty = not shipped and not FAULTS.isdisjoint(self._stops)  # `check` reads no batches inside segments
+        if self._has_failed or self._unfinished or self.is_cut_short or is_faulty:
             yield "Next: the same command again, once any errors named here are repaired; it ships the rest."
         else:
-            yield from next_of(self._scope, self._to, shipped=self._totals["shipped"] + self._totals["already"])
+            yield from next_of(self._scope, self._to, shipped=shipped)
 
     def _sum(self) -> str:
         shipped, already = self._totals["shipped"], self._totals["already"]

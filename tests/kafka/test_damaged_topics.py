@@ -132,7 +132,6 @@ DAMAGE: Final[dict[str, tuple[Callable[[Log], object], str | None, list[int]]]] 
     "no-timeindex": (lambda log: log.remove(20, "timeindex"), None, CLOSED),
     "short-index": (lambda log: log.cut(20, "index", 16), None, CLOSED),
     "padded-index": (lambda log: log.append(20, "index", bytes(8_000)), None, CLOSED),
-    "padded-log": (lambda log: log.append(20, "log", bytes(4_096)), None, CLOSED),
     "no-snapshot-last": (lambda log: log.remove(80, "snapshot"), "missing-snapshot", CLOSED[:-1]),
     "snapshot-of-none": (lambda log: log.write(33, "snapshot", log.at(30, "snapshot").read_bytes()), None, CLOSED),
     "snapshot-garbage": (lambda log: log.write(30, "snapshot", bytes(100)), None, CLOSED),
@@ -144,8 +143,9 @@ DAMAGE: Final[dict[str, tuple[Callable[[Log], object], str | None, list[int]]]] 
     # Brokers tier these, and no consumer can read them then.
     "padded-timeindex": (lambda log: log.append(20, "timeindex", bytes(1_200)), "index-unusable", CLOSED),
     "garbage-index": (lambda log: log.write(20, "index", bytes([255] * 64)), "index-unusable", CLOSED),
+    "padded-log": (lambda log: log.append(20, "log", bytes(4_096)), "damaged", CLOSED),
 }  # fmt: skip
-STILL_TIERED: Final = {"padded-timeindex", "garbage-index", "epochs-other"}
+STILL_TIERED: Final = {"padded-timeindex", "garbage-index", "padded-log", "epochs-other"}
 AGAIN: Final = "tiered-before"
 """A topic whose segments are tiered already, and that has lost snapshots below since."""
 
@@ -243,6 +243,8 @@ def test_damaged_topics_are_judged_as_brokers_treat_them(
         )
         failed = [one for one in broker.complaints(since) if f"{AGAIN}-0" in one]
         assert failed == []
+        with pytest.raises(AssertionError, match="CorruptRecordException"):
+            broker.drive("read", "padded-log", 0)
         for name in ("no-metadata", "unknown-id"):
             assert bases(data / f"{name}-0") == [0], "the partition begins empty"
             assert [path.name for path in data.glob(f"{name}-0.*-stray")] != []

@@ -140,11 +140,36 @@ def test_a_closed_log_that_ends_inside_its_last_batch_is_damage(
     assert f"ends at byte {cut}, inside the batch that begins at byte {last}" in blocker["detail"]
     with log.open("ab") as file:
         file.truncate(last)
-        file.write(bytes(64))  # as of a file that was made too large: it is read as the end
+        file.write(bytes(64))
+    [row] = command("check", ready_log, "--output", "json").document["topics"]
+    assert ([one["reason"] for one in row["blockers"]], row["warnings"]) == (["damaged"], [])
+    assert f"goes on at byte {last} with what is no batch" in row["blockers"][0]["detail"]
+    os.truncate(log, last)
+    index.write_bytes(b"")
     [row] = command("check", ready_log, "--output", "json").document["topics"]
     assert (row["blockers"], [one["reason"] for one in row["warnings"]]) == ([], ["missing-offsets"])
     os.truncate(file_at(partition, active, "log"), file_at(partition, active, "log").stat().st_size - 5)
     assert command("check", ready_log).code == 0, "a broker that starts cuts off the end of the active one"
+
+
+@pytest.mark.parametrize(("at", "more"), [(16, b"\7"), (8, b"\1"), (None, bytes(4530))])
+def test_check_and_a_dry_run_find_in_the_first_batch_and_after_the_last_what_tier_finds(
+    command: Resnap, ready_log: Path, tmp_path: Path, at: int | None, more: bytes
+) -> None:
+    log = file_at(ready_log / "payments-0", bases(ready_log / "payments-0")[1], "log")
+    data = log.read_bytes()
+    at = len(data) if at is None else at
+    log.write_bytes(data[:at] + more + data[at + len(more) :])
+    tier = ("tier", ready_log, "--to", (tmp_path / "store").as_uri(), "--engine", "local", "--output", "json")
+    checked, dry, ran = command("check", ready_log, "--output", "json"), command(*tier, "--dry-run"), command(*tier)
+    [row] = checked.document["topics"]
+    assert (checked.code, [one["reason"] for one in row["blockers"]], dry.code, ran.code) == (4, ["damaged"], 3, 3)
+    for said in row["blockers"][0]["detail"], dry.error["message"], ran.error["message"]:
+        assert str(log) in said
+    for path in (ready_log / "payments-0").glob(f"{0:020d}.*"):
+        path.unlink()  # of what is left none can be shipped
+    ran = command("tier", ready_log, "--to", (tmp_path / "other").as_uri(), "--engine", "local")
+    assert "Next: the same command again, once any errors named here are repaired" in ran.out
 
 
 @pytest.mark.parametrize("which", [0, 2, -1])

@@ -140,17 +140,40 @@ def test_offsets_that_are_missing_between_two_segments_are_named(tmp_path: Path)
     assert "offsets 30 to 39 are missing" in refusal.detail
 
 
-@pytest.mark.parametrize("more", [b"\7" * 100, struct.pack(">qiiBIhi", 39, 88, 0, 2, 0, 0, 0).ljust(100, b"\1")])
-def test_what_follows_the_last_batch_of_a_closed_log_is_damage_unless_it_is_zeros(tmp_path: Path, more: bytes) -> None:
+@pytest.mark.parametrize(
+    "more", [b"\7" * 100, bytes(100), bytes(9_000), struct.pack(">qiiBIhi", 39, 88, 0, 2, 0, 0, 0).ljust(100, b"\1")]
+)
+def test_what_follows_the_last_batch_of_a_closed_log_is_damage(tmp_path: Path, more: bytes) -> None:
     path = a_log(tmp_path)
     log = file_at(path, 30, "log")
     whole = log.read_bytes()
-    log.write_bytes(whole + bytes(100))
-    assert list(damage_in_files(load_partition_dir(path), PLAIN)) == []
     log.write_bytes(whole + more)
     (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
     assert (refusal.base_offset, refusal.reason) == (30, Reason.DAMAGED)
     assert f"goes on at byte {len(whole)} with what is no batch" in refusal.detail
+
+
+@pytest.mark.parametrize(
+    ("at", "written", "expected"),
+    [
+        (16, b"\7", "record batch magic at byte 16: expected 0, 1 or 2, found 7"),
+        (8, b"\1", f"ends at byte {10 * BATCH_BYTES}, inside the batch that begins at byte 0"),
+        (8, bytes(4), "record batch length at byte 8: expected at least 49, found 0"),
+        (0, bytes(10 * BATCH_BYTES), "goes on at byte 0 with what is no batch"),
+    ],
+)
+@pytest.mark.parametrize("index", [None, b"", bytes(800), struct.pack(">ii", 8, 8 * BATCH_BYTES)])
+def test_a_closed_log_that_begins_with_no_whole_batch_is_damage_whatever_its_index_says(
+    tmp_path: Path, at: int, written: bytes, expected: str, index: bytes | None
+) -> None:
+    path = a_log(tmp_path)
+    log = bytearray(file_at(path, 30, "log").read_bytes())
+    log[at : at + len(written)] = written
+    file_at(path, 30, "log").write_bytes(log)
+    file_at(path, 30, "index").unlink() if index is None else file_at(path, 30, "index").write_bytes(index)
+    (refusal,) = damage_in_files(load_partition_dir(path), PLAIN)
+    assert (refusal.base_offset, refusal.reason) == (30, Reason.DAMAGED)
+    assert expected in refusal.detail
 
 
 def test_an_emptied_offset_index_of_a_large_log_shows_nothing(tmp_path: Path) -> None:

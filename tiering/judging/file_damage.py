@@ -2,11 +2,13 @@
 
 ``check`` and dry runs alone read this; scheduled scans open no index. A log that ends before its offset index does, or
 inside its last batch, has lost records, and so has one whose last batch ends before the next segment begins, unless it
-was compacted once. A log whose first or last batch has offsets of other segments is damaged, too. So of each closed log
-the first header and what follows the last entry of its index are read, some 4 KiB; of a time index something only where
-it has more entries than the offset index allows.
+was compacted once. A log whose first or last batch has offsets of other segments is damaged, too, and so is one that
+does not begin with a batch, or goes on after the last one: brokers trim what they preallocate, and a consumer fails at
+zeros, local or remote (asked of 3.9.1). So of each closed log the first header and what follows the last entry of its
+index are read, some 4 KiB; of a time index something only where it has more entries than the offset index allows.
 
-Source: ``RemoteIndexCache``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``; ``LogSegment.append``.
+Source: ``RemoteIndexCache``, ``OffsetIndex.sanityCheck``, ``TimeIndex.sanityCheck``; ``LogSegment.append``,
+``LogSegment.onBecomeInactiveSegment``; ``ByteBufferLogInputStream.nextBatchSize``.
 """
 
 from __future__ import annotations
@@ -15,14 +17,15 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from resnap.storage.errors import LogDirError
+from resnap.replay.scan.header_scan import hop
+from resnap.storage.errors import FormatError, LogDirError
 from resnap.storage.log.checkpoints import epochs_in
 from resnap.storage.log.indexes import (
     OFFSET_ENTRY,
     TIME_ENTRY,
 )
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.log.record_batch import LOG_OVERHEAD, MAGIC_V2
+from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2
 from resnap.storage.sources.files import GONE
 from resnap.tiering.judging.inventory import checkpointed_epochs, leader_epoch_of
 from resnap.tiering.judging.refusal import Reason, Refusal, refuse
@@ -72,10 +75,25 @@ def _in_segment(
         yield from _by_offset_index(segment, None, sources, may_have_gaps=may_have_gaps)
         return
     with sources.open(segment.path) as log:
-        head = log.read(0, _BATCH_START.size)
-        yield from _by_leader_epoch(segment, head, epochs)
-        yield from _by_offset_index(segment, (log, head), sources, may_have_gaps=may_have_gaps)
+        head = log.read(0, HEADER.size)
+        unfit = _unfit_beginning(segment, head)
+        if unfit is not None:
+            yield unfit
+        else:
+            yield from _by_leader_epoch(segment, head, epochs)
+            yield from _by_offset_index(segment, (log, head), sources, may_have_gaps=may_have_gaps)
     yield from _by_time_index(segment, sources)
+
+
+def _unfit_beginning(segment: Segment, head: bytes) -> Refusal | None:
+    """Return why a log with this ``head`` does not begin with a whole batch, as a scan says it; None if it does."""
+    try:
+        starts, _ = hop(memoryview(head), room=segment.size_bytes, at=0, most=1)
+    except FormatError as error:
+        return refuse(segment, Reason.DAMAGED, f"{segment.path}: {error}: brokers ship it all the same")
+    if starts or not head:
+        return None
+    return _cut_inside(segment, 0) if any(head) else _without_batch(segment, 0, None)
 
 
 def _by_leader_epoch(segment: Segment, head: bytes, epochs: Sequence[LeaderEpoch]) -> Iterator[Refusal]:
@@ -124,7 +142,7 @@ def _by_first_batch(segment: Segment, head: bytes, next_base_offset: int) -> Ref
     """Return whether the first batch of a closed segment is not the one at its base offset; None if it is."""
     if len(head) < _BATCH_START.size:
         return None
-    base_offset, _, _, magic, _, _, _ = _BATCH_START.unpack(head)
+    base_offset, _, _, magic, _, _, _ = _BATCH_START.unpack_from(head)
     if magic != MAGIC_V2 or base_offset == segment.base_offset:
         return None
     if not segment.base_offset < base_offset < next_base_offset:
@@ -162,8 +180,9 @@ def _by_last_batch(
             break
     else:
         return None
-    if any(block[position - at :]):
-        return _cut_inside(segment, position)
+    if position < segment.size_bytes:
+        is_begun = any(block[position - at :])
+        return _cut_inside(segment, position) if is_begun else _without_batch(segment, position, None)
     if end > next_base_offset and begins is not None:
         detail = f"{segment.path}: the batch at byte {begins} ends at offset {end - 1}, and the next segment begins at"
         return refuse(segment, Reason.DAMAGED, f"{detail} {next_base_offset}: brokers ship both all the same")
