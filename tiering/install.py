@@ -19,10 +19,10 @@ from resnap.storage.stores.urls import is_store_url, local_path, open_store
 from resnap.storage.words import some
 from resnap.tiering.broker_releases import destination_releases
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, PartitionInstallation
-from resnap.tiering.installing.installer import Installer, decide
+from resnap.tiering.installing.installer import Installer, decide, refuse_what_is_no_file
 from resnap.tiering.installing.staging_area import StagingArea
 from resnap.tiering.installing.undo import MANIFEST_FILE
-from resnap.tiering.judging.broker_start import unknown_name
+from resnap.tiering.judging.broker_start import unknown_names
 from resnap.tiering.judging.inventory import take_inventory
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ class Installed:
     warnings: tuple[str, ...]
     manifest: Path | None = None
     """Undoes it; None where nothing was to be done."""
+    obstacle: ResnapError | None = None
+    """What prevents it now, of a dry run: the broker runs, or it was not shut down cleanly."""
     error: ResnapError | None = None
     """What ended the run before its end; what was done before stays done."""
 
@@ -120,6 +122,7 @@ def preview(order: InstallOrder, s3: S3Settings) -> Installed:
     What would be done in part counts as that, so that the exit code is that of the run.
     """
     result = _decide(order, _area(order, s3))
+    refuse_what_is_no_file(result.partitions)
     try:
         if result.has_changes:
             refuse_unwritable(_undo_root(order), _ELSEWHERE)
@@ -127,7 +130,7 @@ def preview(order: InstallOrder, s3: S3Settings) -> Installed:
         shutdown_mark(result.log_dir)
     except ResnapError as obstacle:
         warning = f"nothing could be installed now: {obstacle}; {obstacle.hint}"
-        return replace(result, warnings=(warning, *result.warnings))
+        return replace(result, warnings=(warning, *result.warnings), obstacle=obstacle)
     return result
 
 
@@ -205,7 +208,7 @@ def _decide(order: InstallOrder, area: StagingArea) -> Installed:
         absent=absent_keys,
         warnings=(
             *(f"{key} is staged, but not in the log dir{aside.get(key, '')}" for key in absent_keys),
-            *(unknown_name(path).text for path in log_dir.unknown),
+            *(unknown_names([path]).text for path in log_dir.unknown),
         ),
     )
 

@@ -28,7 +28,7 @@ from resnap.storage.words import first_of
 from resnap.tiering.controller.metadata.writer import read_bootstrap
 from resnap.tiering.controller.transactions.open_transaction import OpenTransaction
 from resnap.tiering.controller.transactions.state_log import TransactionStates, known_states
-from resnap.tiering.judging.broker_start import unknown_name
+from resnap.tiering.judging.broker_start import unknown_names
 from resnap.tiering.restoring.new_cluster import Assignment, place_partitions
 from resnap.tiering.restoring.new_metadata import (
     Beginning,
@@ -318,7 +318,7 @@ class _Restoring:
         for topic in sorted(self.order.topics.keys() - restored):
             if self.order.scope.wants(topic):  # a name that is mistyped sets nothing
                 yield f"--topic-config names {topic}, of which nothing is restored: what it says of that has no effect"
-        yield from (unknown_name(path).text for target in targets for path in target.there.unknown)
+        yield from (unknown_names([path]).text for target in targets for path in target.there.unknown)
 
     def copy(
         self,

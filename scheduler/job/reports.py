@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 _MOST_URGENT: Final = (
-    Reason.STRAY, Reason.DAMAGED, Reason.INDEX_UNUSABLE, Reason.INDEX_MISSING, Reason.MISSING_SNAPSHOT
+    Reason.NO_START, Reason.STRAY, Reason.DAMAGED, Reason.INDEX_UNUSABLE, Reason.INDEX_MISSING, Reason.MISSING_SNAPSHOT
 )  # fmt: skip
 SIZES: Final = ("tierableBytes", "blockedBytes", "shippedBytes", "freeableBytes")
 

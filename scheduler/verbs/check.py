@@ -312,7 +312,8 @@ class CheckView(SummedView[Result]):
         urgent = most_urgent([key for key, (_, stop) in self._blockers.items() if stop["unblockedBy"] is not None])
         if urgent == Reason.MISSING_SNAPSHOT:
             install = self.scope.install_command("DIR")
-            yield f"{word}: `resnap regenerate {self.scope.typed} --into DIR`, then `{install}`."
+            stopped = "stop the broker (start a killed one first)"
+            yield f"{word}: `resnap regenerate {self.scope.typed} --into DIR`, {stopped}, then `{install}`."
         elif urgent is not None:
             topic, one = self._blockers[urgent]
             where = topic if one["partition"] is None else f"{topic}-{one['partition']}"

@@ -188,10 +188,15 @@ class InstallView(View["Reported[Installed]"]):
             }
 
     def head(self) -> Row:
-        """Return what undoes it; people read that in the closing lines."""
+        """Return what undoes it, and what prevents it now; people read that in the closing lines."""
         manifest = self._result.manifest
         undo = None if manifest is None else str(manifest)
-        return {"dryRun": self._dry_run, "undoManifest": undo}
+        obstacle = self._result.obstacle
+        return {
+            "dryRun": self._dry_run,
+            "undoManifest": undo,
+            "notNow": None if obstacle is None else f"{obstacle}; {obstacle.hint}",
+        }
 
     def totals(self) -> dict[str, int]:
         """Return how many snapshots had which outcome."""
@@ -220,7 +225,10 @@ class InstallView(View["Reported[Installed]"]):
             yield f"{some(len(unasked), 'file')} not replaced: run again with {flags}."
         if later := len(self._unasked) - len(unasked):
             yield f"{some(later, 'file')} written since the replay, and not compared: run `resnap regenerate` again."
-        if self._dry_run and not self._unasked and number["installed"] + number["replaced"]:
+        obstacle = self._result.obstacle
+        if obstacle is not None and self._result.has_changes:
+            yield f"Next: {obstacle.hint}; nothing can be installed now: {obstacle}."
+        elif self._dry_run and not self._unasked and number["installed"] + number["replaced"]:
             yield AND_DO_IT
         if not self._dry_run and manifest is not None and (self._result.error is not None or not self._unasked):
             yield self._what_next()

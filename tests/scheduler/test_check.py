@@ -201,7 +201,8 @@ def test_a_table_names_the_blockers_what_was_not_checked_and_the_next_command(
     assert "missing-snapshot: " in ran.out
     assert "Not checked: broker-settings" in ran.out
     assert "1 of 5 topics can be turned on now: orders.\n3 blocked: dash-ed.topic_1, legacy, payments.\n1" in ran.out
-    assert f"Then: `resnap regenerate {broker_log} --into DIR`, then `resnap install DIR {broker_log}`." in ran.out
+    assert f"Then: `resnap regenerate {broker_log} --into DIR`, stop the broker" in ran.out
+    assert f"(start a killed one first), then `resnap install DIR {broker_log}`." in ran.out
     file_at(broker_log / "payments-0", bases(broker_log / "payments-0")[0], "log").unlink()
     broken = command("check", broker_log).out
     assert "Then: payments-0: take the partition from the log dir of another replica." in broken

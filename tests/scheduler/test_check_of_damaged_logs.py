@@ -312,6 +312,19 @@ def test_a_name_with_which_no_broker_starts_blocks_all(
     assert str(path) in warning
 
 
+def test_all_names_with_which_no_broker_starts_are_named_and_to_be_moved_before_anything_else(
+    command: Resnap, broker_log: Path
+) -> None:
+    names = ("-0", "lost+found", "random-dir")
+    for name in names:
+        (broker_log / name).mkdir()
+    for verb in "check", "scan":
+        ran = command(verb, broker_log)
+        [following] = [line for line in ran.out.splitlines() if line.startswith("Next: ")]
+        assert "before the broker starts, move " in following
+        assert [name for name in names if f"{broker_log / name}" not in following] == []
+
+
 @pytest.mark.parametrize("is_of_one_broker", [True, False])
 def test_a_partition_in_two_log_dirs_of_one_broker_is_no_second_replica(
     command: Resnap, ready_log: Path, tmp_path: Path, is_of_one_broker: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import pytest
@@ -268,6 +269,68 @@ def test_where_an_index_is_missing_a_broker_would_delete_what_is_installed(
     ran = command("install", staged, broker_log, *JSON)
     assert ran.code == 3
     assert set(outcomes(ran.document, "payments-0").values()) == {"index-missing"}
+
+
+@pytest.mark.parametrize("number", [-2, 2])
+def test_where_an_index_is_missing_what_is_below_is_installed(
+    command: Resnap, broker_log: Path, staged: Path, number: int
+) -> None:
+    partition = broker_log / "payments-0"
+    base, lost = bases(partition)[number], set(lost_boundaries(partition))
+    file_at(partition, base, "index").unlink()
+    dry, ran = command("install", staged, broker_log, "--dry-run", *JSON), command("install", staged, broker_log, *JSON)
+    above = {offset for offset in lost if offset > base}
+    expected = {offset: "index-missing" if offset in above else "installed" for offset in lost}
+    for one in dry, ran:
+        found = outcomes(one.document, "payments-0")
+        assert (one.code, {offset: found[offset] for offset in lost}) == (3 if above else 0, expected)
+    assert set(lost_boundaries(partition)) == above
+    assert lost != above
+
+
+def test_a_snapshot_that_lacks_a_producer_is_not_put_below_a_segment_that_the_broker_recovers(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = broker_log / "payments-0"
+    first, *_ = lost_boundaries(partition)
+    told = staged / "payments-0" / "fingerprint.json"
+    print_ = read_fingerprint(told.read_bytes()).at(first)
+    assert print_ is not None
+    told.write_text(told.read_text().replace(f'"{print_.sha256}", 0]', f'"{print_.sha256}", 2]'))
+    dry = command("install", staged, broker_log, "--dry-run", *JSON)
+    assert outcomes(dry.document, "payments-0")[first] == "installed", "the broker loads a newer one"
+    file_at(partition, first, "index").unlink()
+    dry = command("install", staged, broker_log, "--dry-run", *JSON)
+    assert outcomes(dry.document, "payments-0")[first] == "tail-incomplete", "this one would be the newest"
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_a_dry_run_says_what_prevents_it_now_where_it_names_the_next_step(
+    command: Resnap, broker_log: Path, staged: Path, *, is_running: bool
+) -> None:
+    if not is_running:
+        (broker_log / ".kafka_cleanshutdown").unlink()
+    with another_holding(broker_log / ".lock") if is_running else nullcontext():
+        people = command("install", staged, broker_log, "--dry-run", "--quiet")
+        programs = command("install", staged, broker_log, "--dry-run", *JSON)
+    expected = "stop the broker (kafka-server-stop.sh)" if is_running else "start the broker, so that it recovers"
+    [said] = [line for line in people.out.splitlines() if line.startswith("Next: ")]
+    assert said.startswith(f"Next: {expected}")
+    assert expected in programs.document["notNow"]
+
+
+def test_a_directory_in_the_place_of_a_snapshot_is_found_before_anything_is_changed(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    partition = broker_log / "payments-0"
+    place = file_at(partition, lost_boundaries(partition)[0], "snapshot")
+    place.mkdir()
+    before = look(broker_log)
+    for words in (("--dry-run",), ()):
+        ran = command("install", staged, broker_log, *words, *JSON)
+        assert (ran.code, ran.error["hint"]) == (1, "move it to a place outside the log dir")
+        assert f"{place} is a directory" in ran.error["message"]
+    assert look(broker_log) == before
 
 
 def test_a_directory_without_any_snapshot_gets_none_unless_its_tail_is_covered(

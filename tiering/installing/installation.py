@@ -71,8 +71,8 @@ class Outcome(StrEnum):
     DIRECTORY_BUSY = "directory-busy"
     """A cleaner's or splitter's unfinished files are in the directory: its broker must repair it first."""
     INDEX_MISSING = "index-missing"
-    """A broker that finds an offset index missing, or a transaction index wrong, deletes the snapshots above it when it
-    loads the log."""
+    """A broker that starts recovers a segment below it, which has no offset index, or a wrong transaction index, and
+    deletes the snapshots above that; those of the last two segments it writes again."""
     STRAY = "stray"
     """A broker of KRaft takes the directory for a stray one, and would set it aside."""
     TAIL_UNCOVERED = "tail-uncovered"
@@ -103,7 +103,7 @@ HINTS: Final = {
     Outcome.NO_FINGERPRINT: "run `resnap regenerate` again into the same place: it leaves the fingerprint at its end",
     Outcome.STAGED_DAMAGED: "run `resnap regenerate` again into the same place, and let it finish",
     Outcome.DIRECTORY_BUSY: _START_ONCE,
-    Outcome.INDEX_MISSING: _START_ONCE,
+    Outcome.INDEX_MISSING: REASON_HINTS[Reason.INDEX_MISSING],
     Outcome.STRAY: REASON_HINTS[Reason.STRAY],
     Outcome.TAIL_UNCOVERED: "run `resnap regenerate` again, for all boundaries of the partition, and install those",
     Outcome.TAIL_INCOMPLETE: "run `resnap regenerate --full`, or leave it: the broker continues from an older one",
@@ -221,25 +221,51 @@ def refuse_all(decisions: Iterable[Decision], outcome: Outcome, detail: str) -> 
     return [replace(one, outcome=outcome, detail=detail) if one.is_change else one for one in decisions]
 
 
-def broken_directory(inventory: PartitionInventory, replaced: Collection[int]) -> tuple[Outcome, str] | None:
-    """Return why nothing can be installed into the directory as it is; None if something can.
-
-    ``replaced`` are the base offsets of the segments whose transaction indexes are replaced as well.
-    """
+def broken_directory(inventory: PartitionInventory) -> tuple[Outcome, str] | None:
+    """Return why nothing can be installed into the directory as it is; None if something can."""
     partition = inventory.partition
     if partition.stray is not None:
         return Outcome.STRAY, f"{partition.stray}: a broker would set the directory aside"
     if partition.unfinished:
         return Outcome.DIRECTORY_BUSY, f"{partition.unfinished[0]} is there: a cleaner or a split has not finished"
-    for base_offset, found in broker_start(partition, PLAIN).recovered.items():
-        if found.reason is Reason.INDEX_MISSING or base_offset not in replaced:
-            return Outcome.INDEX_MISSING, f"{found.detail}: a broker would delete the snapshots above it"
     return None
 
 
-def with_tail_judged(decisions: Sequence[Decision], inventory: PartitionInventory) -> list[Decision]:
-    """Return ``decisions`` without those that would harm the state that a broker loads."""
-    judged = _without_incomplete_newest(decisions, inventory)
+def first_recovered(inventory: PartitionInventory, replaced: Collection[int]) -> tuple[int, str] | None:
+    """Return the first segment that a broker recovers when it starts, and why; None if it recovers none.
+
+    ``replaced`` are the base offsets of the segments whose transaction indexes are replaced as well.
+    """
+    for base_offset, found in broker_start(inventory.partition, PLAIN).recovered.items():
+        if found.reason is Reason.INDEX_MISSING or base_offset not in replaced:
+            return base_offset, f"{found.detail}: a broker that starts deletes the snapshots above it"
+    return None
+
+
+def refuse_above(decisions: Iterable[Decision], recovered: tuple[int, str] | None) -> list[Decision]:
+    """Return ``decisions`` with every snapshot refused that a broker deletes as it recovers a segment."""
+    if recovered is None:
+        return list(decisions)
+    base_offset, detail = recovered
+    return [
+        one
+        if one.offset <= base_offset or one.kind is not FileKind.SNAPSHOT
+        else refuse_all([one], Outcome.INDEX_MISSING, detail)[0]
+        for one in decisions
+    ]
+
+
+def with_tail_judged(
+    decisions: Sequence[Decision], inventory: PartitionInventory, recovered: int | None = None
+) -> list[Decision]:
+    """Return ``decisions`` without those that would harm the state that a broker loads.
+
+    ``recovered`` is the first segment that the broker recovers: it loads the newest snapshot up to there, replays what
+    is above in any case, and without any snapshot all that is below, too.
+    """
+    judged = _without_incomplete_newest(decisions, inventory, recovered)
+    if recovered is not None:
+        return judged
     placed = [decision.offset for decision in judged if decision.is_change]
     last_base = inventory.partition.segments[-1].base_offset if inventory.partition.segments else None
     found_by_broker = len(inventory.partition.snapshots) > len(inventory.strays)
@@ -249,10 +275,16 @@ def with_tail_judged(decisions: Sequence[Decision], inventory: PartitionInventor
     return judged
 
 
-def _without_incomplete_newest(decisions: Sequence[Decision], inventory: PartitionInventory) -> list[Decision]:
-    """Refuse an incomplete snapshot that would become the newest, if the broker has a complete one."""
+def _without_incomplete_newest(
+    decisions: Sequence[Decision], inventory: PartitionInventory, recovered: int | None
+) -> list[Decision]:
+    """Refuse an incomplete snapshot that would become the newest, if the broker has a complete one, or makes one."""
     usable = [boundary.offset for boundary in inventory.boundaries if boundary.state.is_usable]
-    newest = max([*usable, *([inventory.log_end.offset] if inventory.log_end else [])], default=None)
+    usable += [inventory.log_end.offset] if inventory.log_end else []
+    if recovered is None:
+        newest = max(usable, default=None)
+    else:
+        newest = max([offset for offset in usable if offset <= recovered], default=-1)
     judged = list(decisions)
     for index in reversed(range(len(judged))):
         one = judged[index]

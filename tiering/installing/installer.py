@@ -37,6 +37,8 @@ from resnap.tiering.installing.installation import (
     Replace,
     broken_directory,
     decisions_beside,
+    first_recovered,
+    refuse_above,
     refuse_all,
     set_aside_at_log_end,
     with_tail_judged,
@@ -93,16 +95,18 @@ def decide(
     staged = _Staged(directory.topic_partition, inventory, area, fingerprint, asked)
     decisions = [staged.compare(one) for one in decisions_beside(offsets, inventory, asked) if staged.counts(one)]
     indexes = list(staged.indexes())
-    broken = broken_directory(inventory, [index.offset for index in indexes if index.is_change])
+    broken = broken_directory(inventory)
     if broken is not None:
         refused = tuple(refuse_all([*decisions, *indexes], *broken))
         return PartitionInstallation(directory=directory, decisions=refused)
+    recovered = first_recovered(inventory, [index.offset for index in indexes if index.is_change])
+    decisions = refuse_above(decisions, recovered)
     if fingerprint is None:
         fitting = refuse_all([*decisions, *indexes], Outcome.NO_FINGERPRINT, without)
     else:
         fitting = staged.fitting([*decisions, *indexes], fingerprint)
     fitting = [staged.readable(decision, releases) for decision in fitting]
-    decisions = with_tail_judged(fitting[: len(decisions)], inventory)
+    decisions = with_tail_judged(fitting[: len(decisions)], inventory, recovered and recovered[0])
     aside = set_aside_at_log_end(decisions, inventory, log_end_is_empty=_log_end_is_empty(inventory), asked=asked)
     every = (*decisions, *([aside] if aside is not None else []), *fitting[len(decisions) :])
     return PartitionInstallation(directory=directory, decisions=every)
@@ -308,9 +312,11 @@ class Installer:
         """Copy the bytes that will be replaced, then write the manifest, into the empty ``undo_dir``, durably.
 
         Raises:
-            LogDirError: it cannot be written, or a link is in a file's place; nothing in the log dir has been changed.
+            LogDirError: it cannot be written, or what is in a file's place is none; nothing in the log dir has been
+                changed.
 
         """
+        refuse_what_is_no_file(partitions)
         changes = [
             self._change(partition.path(decision), decision, undo_dir)
             for partition in partitions
@@ -328,9 +334,6 @@ class Installer:
         return manifest
 
     def _change(self, path: Path, decision: Decision, undo_dir: Path) -> FileChange:
-        if path.is_symlink():
-            raise LogDirError(f"{path} is a symbolic link, expected a file of the broker or none",
-                              hint="put the file there that the link names, or remove the link")  # fmt: skip
         place = f"{path.parent.name}/{path.name}"
         old = None
         if decision.outcome is not Outcome.INSTALLED:
@@ -367,6 +370,22 @@ class Installer:
         chunks = self.area.chunks(topic_partition, decision.offset, decision.kind)
         locator = self.area.locator(topic_partition, decision.offset, decision.kind)
         write_file(self.disk, path, _as_decided(chunks, decision, locator), attributes)
+
+
+def refuse_what_is_no_file(partitions: Iterable[PartitionInstallation]) -> None:
+    """Refuse changes in whose places there are links or directories.
+
+    Raises:
+        LogDirError: one is there.
+
+    """
+    for path in (partition.path(decision) for partition in partitions for decision in partition.changes):
+        if path.is_symlink():
+            raise LogDirError(f"{path} is a symbolic link, expected a file of the broker or none",
+                              hint="put the file there that the link names, or remove the link")  # fmt: skip
+        if path.is_dir():
+            raise LogDirError(f"{path} is a directory, expected a file of the broker or none",
+                              hint="move it to a place outside the log dir")  # fmt: skip
 
 
 def _segment_of(partition: PartitionInstallation, decision: Decision) -> Path:

@@ -30,6 +30,7 @@ from resnap.storage.log.log_dir import load_partition_dir
 from resnap.storage.log.names import FileKind
 from resnap.storage.log.partition_dir import PARTITION_METADATA
 from resnap.storage.sources.files import GONE
+from resnap.storage.words import agreeing, first_of
 from resnap.tiering.judging.inventory import checkpoint_damage
 from resnap.tiering.judging.refusal import Reason, Refusal, Stop, refuse, stop_for
 
@@ -87,7 +88,9 @@ def broker_starts(
     ``unwanted`` the directories of those that are not to be judged, ``unknown`` what else has no name of Kafka's.
     """
     starts = {partition.partition.path: broker_start(partition.partition, sources) for partition in inventories}
-    ends: list[tuple[Path | None, Stop]] = [(None, unknown_name(path)) for path in unknown]
+    ends: list[tuple[Path | None, Stop]] = []
+    if named := list(unknown):
+        ends.append((None, unknown_names(named)))
     ends += _ends(inventories, starts, problems, unwanted, sources)
     return {
         path: replace(start, ended_by=next((stop for of, stop in ends if of in {None, path.parent}), None))
@@ -114,7 +117,8 @@ def _ends(
     for path in unwanted:
         try:
             partition = load_partition_dir(path)
-            yield from ((None, unknown_name(path / name)) for name in partition.unknown)
+            if partition.unknown:
+                yield None, unknown_names([path / name for name in partition.unknown])
             judged.append(broker_start(partition, sources))
             damages[path] = checkpoint_damage(partition.leader_epochs, sources)
         except FormatError as error:
@@ -137,11 +141,14 @@ def _end_by_damage(path: Path, damage: str, sources: Sources) -> tuple[Path | No
     return path.parent, stop_for(Reason.NO_START, f"{damage}: {offline}")
 
 
-def unknown_name(path: Path) -> Stop:
-    """Return why a broker does not start with a directory or file of the name that ``path`` has."""
-    detail = f"{path} is not named as Kafka names what is there: a broker does not start with it, with any topic"
+def unknown_names(paths: Sequence[Path]) -> Stop:
+    """Return why a broker does not start with directories or files of the names that ``paths`` have."""
+    named, are, them = first_of(paths), agreeing(len(paths)), agreeing(len(paths), "it", "them")
+    detail = (
+        f"{named} {are} not named as Kafka names what is there: a broker does not start with {them}, with any topic"
+    )
     return stop_for(
-        Reason.NO_START, detail, hint=f"before the broker starts, move {path} to a place outside the log dir"
+        Reason.NO_START, detail, hint=f"before the broker starts, move {named} to a place outside the log dir"
     )
 
 
