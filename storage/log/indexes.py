@@ -31,7 +31,7 @@ TRANSACTION_ENTRY: Final = struct.Struct(">hqqqq")
 TRANSACTION_VERSION: Final = 0
 
 SCAN_BLOCK_BYTES: Final = 4096 * TIME_ENTRY.size
-_LAST_ENTRIES: Final = 2
+_LAST_BYTES: Final = 2 * TIME_ENTRY.size
 
 
 class OffsetIndexEntry(NamedTuple):
@@ -147,17 +147,17 @@ def last_time_index_entries(read: Callable[[int, int], bytes], size: int) -> lis
 
     """
     _check_size(size, TIME_ENTRY.size, "time index size")
-    end, length = size, min(size, _LAST_ENTRIES * TIME_ENTRY.size)
+    end, length = size, min(size, _LAST_BYTES)
     while end:
         start = end - length
-        block = read(start, end)
-        if len(block) < length:
-            raise FormatError("time index size", position=start + len(block), expected=size, found="less")
+        block = _read_whole(read, start, end, size)
         used = size if size == TIME_ENTRY.size else _without_padding(block, TIME_ENTRY.size)
         if used:
-            first = max(used - _LAST_ENTRIES * TIME_ENTRY.size, 0)
-            entries = list(map(TimeIndexEntry._make, TIME_ENTRY.iter_unpack(block[first:used])))
-            _check_last(entries[-1], start + used - TIME_ENTRY.size)
+            end = start + used
+            first = max(end - _LAST_BYTES, 0)
+            last = block[first - start : used] if first >= start else _read_whole(read, first, end, size)
+            entries = list(map(TimeIndexEntry._make, TIME_ENTRY.iter_unpack(last)))
+            _check_last(entries[-1], end - TIME_ENTRY.size)
             return entries
         # A trimmed index has shown its last entry by now; what remains is the padding of an active one.
         end, length = start, min(start, SCAN_BLOCK_BYTES)
@@ -212,6 +212,13 @@ def _check_aborted(txn: AbortedTxn, position: int) -> None:
     if txn.producer_id < 0 or txn.first_offset < 0 or not (txn.first_offset < txn.last_offset or is_empty):
         raise FormatError("transaction index entry", position=position, found=txn,
                           expected="producer id >= 0 and 0 <= first offset <= last offset")  # fmt: skip
+
+
+def _read_whole(read: Callable[[int, int], bytes], start: int, end: int, size: int) -> bytes:
+    block = read(start, end)
+    if len(block) < end - start:
+        raise FormatError("time index size", position=start + len(block), expected=size, found="less")
+    return block
 
 
 def _without_padding(buffer: Buffer, entry_size: int) -> int:

@@ -208,14 +208,15 @@ def test_size_that_is_not_a_multiple_of_the_entry_is_refused(tmp_path: Path) -> 
         last_timestamp(path.read_bytes())
 
 
-@pytest.mark.parametrize("padded_to", [0, 24, SCAN_BLOCK_BYTES, SCAN_BLOCK_BYTES + 24, PRE_ALLOCATED_BYTES])
-@pytest.mark.parametrize("count", [0, 1, 3, 4096])
-def test_last_timestamp_is_found_under_any_padding(tmp_path: Path, count: int, padded_to: int) -> None:
-    path = tmp_path / "0.timeindex"
-    data = write_time_index(TimeIndexEntry((n + 1) << 16, 0) for n in range(count))
-    size = max(len(data), padded_to - padded_to % 12)
-    path.write_bytes(data.ljust(size, b"\0"))
-    assert last_timestamp(path.read_bytes()) == (count << 16 if count else None)
+@pytest.mark.parametrize(
+    "padded_to", [0, 24, 36, SCAN_BLOCK_BYTES, SCAN_BLOCK_BYTES + 24, SCAN_BLOCK_BYTES + 36, PRE_ALLOCATED_BYTES]
+)
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4096])
+def test_the_last_two_entries_are_found_under_any_padding(count: int, padded_to: int) -> None:
+    entries = [TimeIndexEntry((n + 1) << 16, n) for n in range(count)]
+    data = write_time_index(entries)
+    data = data.ljust(padded_to - padded_to % 12, b"\0")
+    assert last_time_index_entries(lambda start, end: data[start:end], len(data)) == entries[-2:]
 
 
 @pytest.mark.parametrize("entry", [TimeIndexEntry(-5, 1), TimeIndexEntry(5, -1)])
