@@ -145,10 +145,11 @@ class Disk:
 
 
 def write_file(disk: Disk, path: Path, chunks: Iterable[bytes], attributes: FileAttributes | None = None) -> FileDigest:
-    """Write ``chunks`` as the file ``path``, whole and durable; on failure the old file is unchanged.
+    """Write ``chunks`` as the file ``path``, whole and durable.
 
     Raises:
-        LogDirError: it cannot be written; no temporary file remains.
+        LogDirError: it cannot be written; no temporary file remains. The old file is unchanged, but for a failure of
+            the last sync: then the new one has its name, which a loss of power may undo.
 
     """
     temporary = temporary_of(path)

@@ -87,7 +87,9 @@ def read_whole(path: str | Path, most_bytes: int = MOST_SMALL_BYTES) -> bytes:
 
 
 def write_whole(path: Path, parts: tuple[bytes | memoryview, ...]) -> None:
-    """Write ``parts`` one after the other to ``path``, durably: all of them, or nothing.
+    """Write ``parts`` one after the other to ``path``: all of them, or nothing, also after a loss of power.
+
+    Which of both that leaves is certain only after ``sync_directory``, which a cache can do without.
 
     Raises:
         OSError: the file cannot be written; ``path`` is as it was.

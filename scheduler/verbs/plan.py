@@ -18,7 +18,7 @@ from resnap.scheduler.job.wiring import rules_of
 from resnap.scheduler.verbs.planned import PlanView, note_selection, would_replay
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import ResnapError
-from resnap.storage.whole_file import write_whole
+from resnap.storage.whole_file import sync_directory, write_whole
 from resnap.tiering.judging.planning import write_saved_plan
 
 if TYPE_CHECKING:
@@ -75,9 +75,10 @@ def _prove(planner: Planner, planned: list[Planned], context: Context) -> Iterat
 
 
 def _keep(path: Path, text: str) -> None:
-    """Write a plan, whole or not at all."""
+    """Write a plan durably, whole or not at all."""
     try:
         write_whole(path.absolute(), (text.encode(),))
+        sync_directory(path.absolute().parent)
     except OSError as error:
         what = f"{path}: the plan cannot be written: {error.strerror}"
         hint = "free some space, or name a file that you can write, in a directory that is there"

@@ -212,7 +212,8 @@ def store_snapshot(path: Path, entries: Iterable[ProducerEntry], count: int) -> 
 
     Raises:
         AssertionError: the entries are out of order, or not ``count``.
-        OSError: the file cannot be written; ``path`` is unchanged, and no temporary file remains.
+        OSError: the file cannot be written; no temporary file remains. ``path`` is unchanged, but for a failure of the
+            last sync, as with ``write_file``.
 
     """
     return store_snapshot_arrays(path, _arrays(entries), count)

@@ -160,6 +160,7 @@ class Scene:
         staged, aside = self.root / "out" / "staged", self.root.with_name("aside")
         arguments: dict[str, tuple[object, ...]] = {
             "scan": ("scan", self.source),
+            "plan": ("plan", self.source, "--save", self.root / "plan.json"),
             "regenerate": ("regenerate", self.source, "--into", staged, *local),
             "tier": ("tier", self.source, "--to", store, *local),
             "tier-aiven": (

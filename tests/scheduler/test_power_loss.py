@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -75,6 +76,13 @@ def test_a_log_dir_that_a_restore_makes_is_there_when_it_ends(stage: Stage) -> N
     shutil.rmtree(scene.data)
     Power(scene.root, lambda _: None).watch(scene.run, left)
     assert tree(left / "data" / PARTITION).keys() == tree(scene.data / PARTITION).keys()
+
+
+def test_a_saved_plan_is_there_when_the_command_ends(stage: Stage) -> None:
+    scene = Scene(stage, "plan")
+    plan, left = scene.root / "plan.json", scene.root.with_name("left")
+    Power(scene.root, lambda _: None).watch(scene.run, left)
+    assert json.loads((left / plan.name).read_bytes()) == json.loads(plan.read_bytes())
 
 
 def test_every_function_that_syncs_is_shown_to_need_it() -> None:
