@@ -196,11 +196,15 @@ def _make(prefix: str) -> tuple[Path, int]:
     """Return a new, locked directory; a sweeping process may lock it before we do."""
     while True:
         directory = Path(tempfile.mkdtemp(prefix=prefix))
-        with suppress(FileNotFoundError, BlockingIOError):
-            lock = _lock(directory)
-            if directory.is_dir():
-                return directory, lock
-            os.close(lock)
+        try:
+            with suppress(FileNotFoundError, BlockingIOError):
+                lock = _lock(directory)
+                if directory.is_dir():
+                    return directory, lock
+                os.close(lock)
+        except BaseException:
+            _remove(directory)
+            raise
 
 
 def _lock(directory: Path) -> int:

@@ -68,7 +68,7 @@ def human_bytes(size_bytes: int) -> str:
     """Return ``1536`` as ``1.5 KiB``."""
     size = float(size_bytes)
     for unit in _BINARY_UNITS:
-        if abs(size) < _STEP or unit == _BINARY_UNITS[-1]:
+        if round(abs(size), 1) < _STEP or unit == _BINARY_UNITS[-1]:
             break
         size /= _STEP
     return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
@@ -76,7 +76,7 @@ def human_bytes(size_bytes: int) -> str:
 
 def human_duration(seconds: float) -> str:
     """Return ``8000`` as ``2 h 13 m``: at most two units, with tenths only for few seconds."""
-    if seconds < _MINUTE_S:
+    if round(seconds, 1) < _MINUTE_S:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < _HOUR_S:

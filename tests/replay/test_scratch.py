@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +12,7 @@ import pytest
 
 from resnap.replay.spark.settings import PROJECT_ROOT
 from resnap.replay.staging import scratch_directory
+from resnap.storage.errors import LogDirError
 
 HOLDS_ONE = """
 import sys, time
@@ -79,6 +83,16 @@ def test_what_is_written_while_it_is_removed_is_removed_too(temporary: Path, mon
 
     monkeypatch.setattr(shutil, "rmtree", removed_too_early)
     with scratch_directory("spark"):
+        pass
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_locked_is_not_left_behind(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", fails)
+    with pytest.raises(LogDirError, match="No locks available"), scratch_directory("spark"):
         pass
     assert list(temporary.iterdir()) == []
 

@@ -298,8 +298,10 @@ def test_an_output_that_cannot_be_written_is_reported_as_such() -> None:
 
 def test_sizes_counts_durations_and_times_are_for_people() -> None:
     assert [human_bytes(size) for size in (0, 1023, 1536, 5 << 40)] == ["0 B", "1023 B", "1.5 KiB", "5.0 TiB"]
+    assert [human_bytes(size) for size in (1024, (1 << 20) - 1, -(1 << 30) + 1)] == ["1.0 KiB", "1.0 MiB", "-1.0 GiB"]
     assert human_count(1478) == "1,478"
     assert [human_duration(s) for s in (0.26, 61, 7980, 90000)] == ["0.3 s", "1 m 1 s", "2 h 13 m", "1 d 1 h"]
+    assert [human_duration(s) for s in (59.94, 59.97, 3599.7)] == ["59.9 s", "1 m 0 s", "1 h 0 m"]
     assert instant(1_795_225_161_805) == "2026-11-21T01:39:21.805Z"
     assert instant(2**62) == str(2**62)
 
