@@ -199,9 +199,9 @@ class _Names:
 
 
 def _column(values: list[Any], offsets: array[int]) -> Any:  # noqa: ANN401 - one of the three, or a sequence
+    """Return ``values`` in the smallest form that gives equal ones back."""
     first, kinds = values[0], set(map(type, values))
     if len(kinds) == 1 and values[-1] == first and values.count(first) == len(values):
-        """Return ``values`` in the smallest form that gives equal ones back."""
         return _Same(first)
     if kinds == {str}:
         before, _, after = first.rpartition(f"{offsets[0]:0{_DIGITS}d}")

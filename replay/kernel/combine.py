@@ -101,7 +101,7 @@ def settle_pieces(joined_at: int, fold_at: int) -> None:
 
 @compiled
 def reorder(rows_at: int, count: int, order_at: int) -> None:
-    """Put the row ``order[n]`` at place ``n``; ``order`` (``JOINED_DTYPE``) is overwritten."""
+    """Put the row ``order[n]`` at place ``n``; ``order`` (``ORDER_DTYPE``) is overwritten."""
     for start in range(count):
         place, source = start, _take(order_at, start)
         while source != start:
@@ -112,9 +112,9 @@ def reorder(rows_at: int, count: int, order_at: int) -> None:
 @inlined
 def _take(order_at: int, place: int) -> int:
     """Return the source of the row for ``place``, and record that the row is at ``place`` now."""
-    entry = _joined_at(order_at, place)
-    source: int = entry.piece
-    entry.piece = place
+    entry = _order_at(order_at, place)
+    source: int = entry.row
+    entry.row = place
     return source
 
 

@@ -172,7 +172,7 @@ class Reading:
     threads: int = 1
     """Segments, or parts of them, scanned at once by the engine without Spark."""
     producers_per_task: int = PRODUCERS_PER_TASK
-    """A run with more producers is combined by several tasks, each with its range of hashes."""
+    """A run with more producers is combined by several tasks, each with its range of producer ids."""
 
 
 TASKS_PER_SLOT: Final = 3

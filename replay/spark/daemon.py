@@ -5,7 +5,7 @@ that each worker spends its first second or two on the same imports. This one im
 everything that tasks use once, and forks workers that are ready at once and share that memory.
 
 A process with several threads must not fork. What is imported here starts none under the variables of
-``spark_settings.WITHOUT_THREADS``. On a cluster Spark's own daemon runs: executors have Resnap only once theirs did.
+``spark.settings.WITHOUT_THREADS``. On a cluster Spark's own daemon runs: executors have Resnap only once theirs did.
 """
 
 from __future__ import annotations

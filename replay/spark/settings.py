@@ -1,7 +1,7 @@
 """Settings for running Spark, and the Spark properties that result from them.
 
 The properties were chosen by measurement. Two things make the many small Python tasks of a replay cheap, and only
-together: workers reached by Unix domain sockets (SPARK-51688) and ``spark_worker.freeze_worker``. Nothing here imports
+together: workers reached by Unix domain sockets (SPARK-51688) and ``spark.worker.freeze_worker``. Nothing here imports
 pyspark, so that settings can be read where Spark is not started.
 """
 

@@ -35,8 +35,8 @@ _R = TypeVar("_R")
 
 JOBS: Final = 3
 """Under way at once."""
-TASKS_PER_SLOT: Final = 2
-"""Jobs at once: one that runs, and one that is ready when it ends."""
+SUBMITTED_PER_SLOT: Final = 2
+"""Tasks: one that runs, and one that is ready when it ends."""
 MOST_ITEMS: Final = 512
 """Asked for at once, however many slots there are now: others may come. A thread waits for each."""
 TASK_ITEMS: Final = 64
@@ -158,7 +158,7 @@ class TaskPool(Generic[_T, _R]):
             slots: int = self._context.defaultParallelism
         except (Py4JError, OSError):
             slots = 1  # the job will say that the JVM has died
-        return -(-slots * TASKS_PER_SLOT // self._jobs)
+        return -(-slots * SUBMITTED_PER_SLOT // self._jobs)
 
     def _next_task(self, most: int) -> list[_Waiting[_T, _R]]:
         """Take the items of one task from those that wait, ``most`` at most."""

@@ -2,7 +2,7 @@
 
 Producer, epoch, sequence, offsets and timestamps precede the (possibly compressed) records, so data batches are never
 decompressed. The CRC-32C covers everything from the attributes on: base offset, length, leader epoch and magic are
-*not* protected by it, and are checked by continuity instead (``segment.walk``).
+*not* protected by it, and are checked by continuity instead, by every scan.
 
 Source: KIP-98; ``DefaultRecordBatch`` in Kafka's clients module.
 """
@@ -21,8 +21,8 @@ NO_SEQUENCE: Final = -1
 NO_TIMESTAMP: Final = -1
 MAGIC_V2: Final = 2
 MAX_SEQUENCE: Final = 2**31 - 1
-MAX_EPOCH: Final = 2**15 - 1
 """The sequence after this one is 0."""
+MAX_EPOCH: Final = 2**15 - 1
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """Big endian, 61 bytes."""
