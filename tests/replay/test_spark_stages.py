@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from resnap.replay.anchor import make_idle
 from resnap.replay.rebuild import rebuild_locally
-from resnap.replay.results import id_ranges, partition_result
+from resnap.replay.results import partition_result
 from resnap.replay.scan.splits import SCAN_TASK_BYTES, Reading
-from resnap.replay.spark.job import FAILED, CombineTask, _assemble, combine, merge, next_wave
-from resnap.replay.spark.scan_tasks import BELOW_ALL, ROWS, block_bytes, divide, join, pack, range_starts, rows_of, scan
+from resnap.replay.spark.job import _assemble, _divide, combine, merge, next_wave
+from resnap.replay.spark.scan_tasks import BELOW_ALL, ROWS, block_bytes, divide, join, pack, rows_of, scan
 from resnap.replay.staging import DirectorySink
 from resnap.storage.errors import ResnapError
 from tests.builders import a_partition
@@ -35,36 +35,37 @@ from tests.replay.test_spark_job import NOW_MS, comparable, files, log_dir, plan
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from resnap.replay.kernel.summary import IntArray
     from resnap.replay.plan import PartitionPlan
     from resnap.replay.results import PartitionResult, PartSink
     from tests.replay.simulation import Move
 
 
-def staged(plan: PartitionPlan, sink: PartSink, *, ranges: int, reading: Reading, size: int = 500) -> PartitionResult:
-    """Replay ``plan`` as Spark would, every run in so many ranges of producers."""
-    runs = [(plan, run) for run in plan.runs]
-    met: dict[int, object] = {}
+def staged(
+    plans: Sequence[PartitionPlan], sink: PartSink, *, ranges: int, reading: Reading, size: int = 500
+) -> list[PartitionResult]:
+    """Replay ``plans`` as Spark would, the run of the most producers in so many ranges of them."""
+    runs = [(plan, run) for plan in plans for run in plan.runs]
+    met: dict[int, IntArray] = {}
 
-    def note(seen: dict[int, object]) -> None:
+    def note(seen: dict[int, IntArray]) -> None:
         for run, sample in seen.items():
             met[run] = join(met[run], sample) if run in met else sample
 
     scans = [pickle.loads(pickle.dumps(task)) for task in pack(runs, reading, slots=2)]  # noqa: S301 - our own
     scanned = [*chain.from_iterable(scan(task, reading, size, met=note, done=lambda _: None) for task in scans)]
-    tasks, first, starts = [], [], {}
-    for run in range(len(runs)):
-        first.append(len(tasks))
-        starts[run] = range_starts(met[run], ranges) if ranges > 1 else ()
-        tasks += [
-            CombineTask(run, number, ids if ranges > 1 else None) for number, ids in enumerate(id_ranges(starts[run]))
-        ]
-    divided = [(first[run] + number, part) for run, block in scanned for number, part in divide(block, starts[run])]
+    most = max(map(len, met.values()), default=0)
+    tasks, first, starts = _divide(met, len(runs), max(1, -(-most // ranges)))
+    divided = [
+        (first[run] + number, part) for run, block in scanned for number, part in divide(block, starts.get(run, ()))
+    ]
     random.Random(7).shuffle(divided)
     made = [*combine(divided, tasks, sink, reading, size)]
-    if ranges > 1:
+    if starts:
         random.Random(8).shuffle(made)
-        made = [*merge(made, dict.fromkeys(range(len(runs)), plan.topic_partition), sink)]
-    return partition_result(plan, _assemble(made, runs), make_idle(plan, sink))
+        made = [*merge(made, {run: runs[run][0].topic_partition for run in starts}, sink)]
+    results = iter(_assemble(made, runs))
+    return [partition_result(plan, [next(results) for _ in plan.runs], make_idle(plan, sink)) for plan in plans]
 
 
 READINGS = {"whole": Reading(), "in parts": Reading(split_bytes=400, least_part_bytes=400)}
@@ -84,7 +85,7 @@ def test_stages_say_and_write_what_the_local_engine_does(
     plans = [replace(plan, runs=tuple(replace(run, last_chance=True) for run in plan.runs)) for plan in plans]
     here, there = tmp_path / "local", tmp_path / "staged"
     local = list(rebuild_locally(plans, DirectorySink(here)))
-    found = [staged(plan, DirectorySink(there), ranges=ranges, reading=READINGS[how]) for plan in plans]
+    found = staged(plans, DirectorySink(there), ranges=ranges, reading=READINGS[how])
     assert comparable(found) == comparable(local)
     assert files(there) == files(here)
 
@@ -101,7 +102,7 @@ def test_ranges_of_any_history_are_together_what_the_run_is(drawn: Sequence[Move
         assert written.end_offset
         expected, found = MemorySink(), MemorySink()
         (local,) = rebuild_locally([plan], expected)
-        assert comparable([staged(plan, found, ranges=ranges, reading=Reading())]) == comparable([local])
+        assert comparable(staged([plan], found, ranges=ranges, reading=Reading())) == comparable([local])
         assert found.snapshots.keys() == expected.snapshots.keys()
         assert all((found.snapshots[key] == expected.snapshots[key]).all() for key in expected.snapshots)
 
@@ -169,8 +170,7 @@ def test_a_destination_that_fails_is_reported_from_either_stage(tmp_path: Path) 
     in_the_way.touch()
     for ranges in (1, 3):
         with pytest.raises(ResnapError, match=str(in_the_way)):
-            staged(plan, DirectorySink(in_the_way), ranges=ranges, reading=Reading())
-    assert FAILED < 0
+            staged([plan], DirectorySink(in_the_way), ranges=ranges, reading=Reading())
 
 
 def test_tasks_cover_every_split_once_and_in_order(tmp_path: Path) -> None:
