@@ -23,7 +23,7 @@ from resnap.storage.log.names import FileKind
 from resnap.storage.words import agreeing, human_count, some
 from resnap.tiering.install import Installed, InstallOrder, install, preview
 from resnap.tiering.installing.installation import REFUSALS, Decision, Outcome, Replace, replace_flags
-from resnap.tiering.installing.undo import FileChange, read_undo
+from resnap.tiering.installing.undo import FileChange, read_undo, still_installed
 
 
 class InstallRequest(Request):
@@ -275,9 +275,11 @@ def _undo(manifest: Path, report: Report, *, dry_run: bool) -> None:
         report(Reported(what=change, partly_done=not dry_run))
     if error is not None:
         raise error
+    if not dry_run:
+        report(Reported(what=still_installed(undo)))
 
 
-class InstallUndoView(View["Reported[FileChange]"]):
+class InstallUndoView(View["Reported[FileChange | list[Path]]"]):
     """A row per file."""
 
     kind = "file"
@@ -285,9 +287,14 @@ class InstallUndoView(View["Reported[FileChange]"]):
 
     def __init__(self, *, dry_run: bool) -> None:
         self._totals = {"dryRun": dry_run, "removed": 0, "restored": 0}
+        self._others: list[Path] = []
+        """Manifests of what is still installed."""
 
-    def row(self, result: Reported[FileChange]) -> Row:
+    def row(self, result: Reported[FileChange | list[Path]]) -> Row | None:
         """Return the row of a file, and count it."""
+        if isinstance(result.what, list):
+            self._others = result.what
+            return None
         action = "removed" if result.what.old is None else "restored"
         self._totals[action] += 1
         return {"path": result.what.place, "action": action}
@@ -298,6 +305,10 @@ class InstallUndoView(View["Reported[FileChange]"]):
         would = "would be " if dry_run else ""
         counts = f"{some(removed, 'file')} {would}removed, {restored} {would}restored."
         yield counts if removed or restored else "Nothing to undo."
+        if self._others:
+            first, more = shlex.quote(str(self._others[0])), len(self._others) - 1
+            then = f", then {human_count(more)} older" if more else ""
+            yield f"Next: `resnap install --undo {first}`{then}: {some(more + 1, 'installation')} more can be undone."
 
 
 def view_of(request: InstallRequest, context: Context) -> View[Any]:

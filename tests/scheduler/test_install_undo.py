@@ -38,6 +38,22 @@ def test_undoing_restores_everything_and_can_be_repeated(command: Resnap, broker
     assert command("install", staged, broker_log, *JSON).document["summary"]["installed"] == INSTALLED
 
 
+def test_after_an_undo_the_older_installations_are_named_from_the_newest_on(
+    command: Resnap, broker_log: Path, staged: Path
+) -> None:
+    before = look(broker_log)
+    installs = (command("install", staged, broker_log, "--topic", topic, *JSON) for topic in ("pay*", "leg*", "dash*"))
+    manifests, followed = [manifest_of(ran) for ran in installs], list[str]()
+    ran = command("install", "--undo", manifests[2])
+    while "Next: `resnap install --undo " in ran.out:
+        advised = ran.out.partition("Next: `resnap install --undo ")[2].partition("`")[0]
+        followed.append(advised)
+        ran = command("install", "--undo", advised)
+        assert ran.code == 0, ran.err
+    assert followed == [manifests[1], manifests[0]]
+    assert look(broker_log) == before
+
+
 @pytest.mark.parametrize("has_target", [True, False])
 def test_a_link_in_the_place_of_a_snapshot_is_refused_and_stays(
     command: Resnap, broker_log: Path, tmp_path: Path, *, has_target: bool

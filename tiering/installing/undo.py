@@ -11,6 +11,7 @@ beside the manifest, in ``aside/`` under the same paths. It is JSON, readable fo
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,7 @@ from resnap.storage.disk import (
 from resnap.storage.errors import (
     FileGoneError,
     FormatError,
+    ResnapError,
     StalePlanError,
     UsageError,
     VerificationError,
@@ -308,6 +310,18 @@ class Undo:
                 with writable(folder):
                     self.disk.set_directory_time(folder, mtime_ns)
                     self.disk.sync_directory(folder)
+
+
+def still_installed(undone: Undo) -> list[Path]:
+    """Return the manifests beside that of ``undone`` that can be undone after it, the newest first."""
+    found: list[tuple[int, Path]] = []
+    for path in sorted(undone.folder.parent.glob(f"*/{MANIFEST_FILE}")):
+        with suppress(ResnapError):  # a broker has run, or files were changed since: it cannot be undone
+            other = read_undo(path, undone.disk)
+            other.check()
+            if other.folder != undone.folder and other.steps():
+                found.append((other.manifest.made_at_ms, path))
+    return [path for _, path in sorted(found, reverse=True)]
 
 
 def read_undo(path: Path, disk: Disk) -> Undo:
