@@ -39,6 +39,8 @@ def parsing(what: str, *, expected: str, hint: str) -> Iterator[None]:
     """Raise as a ``FormatError`` of ``what`` that its JSON, or a value in it, is of another form than was expected."""
     try:
         yield
+    except json.JSONDecodeError as error:
+        raise FormatError(what, position=error.pos, expected=expected, found=error.msg, hint=hint) from error
     except (KeyError, TypeError, ValueError, RecursionError) as error:
         found = parser_says(error)
         raise FormatError(what, position=0, expected=expected, found=found, hint=hint) from error

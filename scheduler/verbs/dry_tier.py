@@ -61,9 +61,11 @@ def requests_of(left: Iterable[Sequence[Segment]], uploading: Uploading) -> Requ
     )
 
 
-def next_of(scope: Scope, to: str, *, shipped: int) -> Iterator[str]:
+def next_of(scope: Scope, to: str, *, shipped: int, is_explained: bool = False) -> Iterator[str]:
     """Say what to do next where nothing is left to ship; a store in memory is gone by then."""
-    if not shipped:
+    if not shipped and is_explained:
+        yield "Next: what stands behind each ->, then the same command again."
+    elif not shipped:
         yield f"Next: `resnap check {scope.typed}` says what stops each topic."
     elif not to.startswith("memory:"):
         yield f"Next: `resnap verify {shlex.quote(to)}`; `install` or `announce` frees local disk."

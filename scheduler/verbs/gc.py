@@ -215,9 +215,11 @@ class GarbageView(View[Leftover | Reported[int] | Unread]):
         elif objects or uploads:
             brokers = ("--brokers", *connection_of(self._settings)) if request.brokers else ()
             alone = ("--no-other-writers",) if request.no_other_writers else ()
-            again = ("resnap", "gc", request.url, *brokers, "--older-than", request.older_than, *alone, "--delete")
+            is_too_young = request.older_than_ms < LEAST_AGE_MS and not alone
+            age, what = ("1h", "those that are an hour old") if is_too_young else (request.older_than, "them")
+            again = ("resnap", "gc", request.url, *brokers, "--older-than", age, *alone, "--delete")
             yield f"{found}. Nothing was deleted."
-            yield f"Next: to delete them: {shlex.join(again)}"
+            yield f"Next: to delete {what}: {shlex.join(again)}"
         else:
             yield f"{found}. Nothing was deleted."
             yield f"Next: nothing is left to do{', until what is younger is old enough' if younger else ''}."

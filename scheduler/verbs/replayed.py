@@ -385,12 +385,14 @@ class JudgedView(ReplayView):
             yield f"No snapshot is there to compare. Next: `resnap scan {self._scope.typed}` shows what is missing."
         if any(boundary.coverage is Coverage.BEYOND_WINDOW for boundary in self._boundaries):
             yield "Producers beyond the window have expired, and are not compared; --as-of roll compares them."
-        are_good = all(comparison is not None and comparison.verdict in SOUND for comparison in found)
+        are_good = all(comparison is None or comparison.verdict in SOUND for comparison in found)
         if self.has_faults:
             yield AGAIN
         elif not are_good:
             again = f"resnap regenerate {self._scope.typed} --boundaries all --into DIR"
             yield f"Next: `{again}` makes those again that a replay contradicts."
+        elif None in found:
+            yield f"Next: `resnap regenerate {self._scope.typed} --into DIR` makes those that are missing."
         elif self._staged is None:
             if found:
                 yield f"Next: `resnap check {self._scope.typed}` says which topics can be tiered."

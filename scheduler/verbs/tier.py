@@ -365,7 +365,7 @@ class TierView(SummedView[Result]):
         if self._has_failed or self._unfinished or self.is_cut_short or is_faulty:
             yield "Next: the same command again, once any errors named here are repaired; it ships the rest."
         else:
-            yield from next_of(self._scope, self._to, shipped=shipped)
+            yield from next_of(self._scope, self._to, shipped=shipped, is_explained=bool(self._stops))
 
     def _sum(self) -> str:
         shipped, already = self._totals["shipped"], self._totals["already"]

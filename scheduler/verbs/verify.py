@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import chain, islice
 from operator import attrgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -30,10 +31,11 @@ from resnap.scheduler.verbs.planned import note_selection
 from resnap.scheduler.verbs.replayed import JudgedView, Rebuilt
 from resnap.storage.errors import StoreError, UsageError, VerificationError
 from resnap.storage.layouts.lineage import Chain
+from resnap.storage.log.log_dir import log_dir_around
 from resnap.storage.sources.files import Sources
 from resnap.storage.sources.log_dirs import incomplete_warning, layout_at
-from resnap.storage.stores.urls import is_store_url, without_slash
-from resnap.storage.words import agreeing, human_bytes, human_count, second, some
+from resnap.storage.stores.urls import is_store_url, local_path, without_slash
+from resnap.storage.words import agreeing, first_of, human_bytes, human_count, second, some
 from resnap.tiering.judging.planning import can_be_tiered
 from resnap.tiering.selection import nothing_in, with_progress
 from resnap.tiering.staged import check_staged
@@ -204,12 +206,25 @@ def _of_store(request: VerifyRequest, url: str, context: Context, report: Report
         while checks := waiting.pop() if waiting else next(groups, None):
             has_manifests = has_manifests or any(check.listing.manifests for check in checks)
             incomplete = [partition for check in checks for partition in check.listing.incomplete]
-            report(Reported(what=checks, warnings=tuple(incomplete_warning(incomplete, url))))
+            warnings = [*incomplete_warning(incomplete, url)]
+            if unnamed := _without_manifest(checks):
+                warnings.append(
+                    f"{some(len(unnamed), 'segment')} with objects and without a manifest, which was lost, or the copy"
+                    f" did not finish: {first_of(unnamed)}; readers do not see it, and `resnap gc` deletes the objects"
+                )
+            report(Reported(what=checks, warnings=tuple(warnings)))
             yield checks
 
     verify(reported(), journal, context.progress, context.warn, lambda row: report(_result(row, url, context)))
     if not has_manifests:
         report(Result(faults=(_nothing_shipped(url),)))
+
+
+def _without_manifest(checks: Sequence[StoreCheck]) -> list[str]:
+    """Return the keys of the manifests that segments lack whose objects are there."""
+    listings = [check.listing for check in checks]
+    known = {one.missing_key for listing in listings for one in listing.incomplete}
+    return sorted({key for listing in listings for key in listing.sizes.keys() - listing.manifests.keys()} - known)
 
 
 def _result(row: VerifyRow, url: str, context: Context) -> Result:
@@ -323,6 +338,7 @@ class StoreView(View[Result]):
         """The checks of the partitions at work."""
         self._resumed = self._not_asked_for = 0
         """Segments of partitions before."""
+        self._lacks_manifests = False
         self._chains: list[Chain] = []
         self._shown = self._not_shown = 0
         """Segments that people see, and that they see no row of, as there are too many."""
@@ -341,6 +357,7 @@ class StoreView(View[Result]):
             case Reported(what=list(checks)):
                 self._resumed, self._not_asked_for = self._of_manifests()
                 self._checks = checks
+                self._lacks_manifests = self._lacks_manifests or bool(_without_manifest(checks))
             case Reported(what=VerifiedSegment() as segment):
                 return self._segment(segment)
             case Reported(what=Chain() as chained):
@@ -418,6 +435,10 @@ class StoreView(View[Result]):
         )
         if self.has_faults or self.is_cut_short:
             yield AGAIN
+        elif self._lacks_manifests:
+            yield "Next: `resnap tier` ships segments without a manifest again, from where they are still on a disk."
+        elif not counts["segments"] and not self._of_manifests()[0]:
+            yield "Next: the same command without --since: nothing was read back."
         else:
             yield "Next: nothing is left to do: the store holds what its manifests and a replay say."
 
@@ -447,7 +468,12 @@ def _moment(since: str, context: Context) -> int:
 
 def view_of(request: VerifyRequest, _: Context) -> View[Any]:
     """Return how the results of this run are shown."""
-    return JudgedView(request.scope, request.snapshots) if request.store is None else StoreView()
+    if request.store is not None:
+        return StoreView()
+    staged = request.snapshots
+    path = None if staged is None else local_path(staged) if is_store_url(staged) else Path(staged)
+    is_beside = path is not None and log_dir_around(path) is not None  # where nothing is made, nor installed from
+    return JudgedView(request.scope, None if is_beside else staged)
 
 
 VERB = Verb(

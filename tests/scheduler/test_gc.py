@@ -62,6 +62,15 @@ def test_the_command_that_deletes_what_is_listed_repeats_a_promise(command: Resn
     assert (done.code, "Deleted 6 objects" in done.out) == (0, True)
 
 
+def test_the_next_command_is_not_one_that_is_refused_where_what_is_listed_is_young(
+    command: Resnap, store: Path
+) -> None:
+    told = command("gc", store.as_uri(), "--older-than", "0s").out
+    _, to_paste = told.split("Next: to delete those that are an hour old: resnap ")
+    done = command(*shlex.split(to_paste))
+    assert (done.code, "Deleted 6 objects" in done.out) == (0, True)
+
+
 def test_an_upload_that_was_never_completed_is_called_so_also_where_it_is_deleted(command: Resnap, store: Path) -> None:
     left = store / f".resnap-{32 * '0'}~"
     left.write_bytes(b"half")

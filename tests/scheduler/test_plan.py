@@ -232,6 +232,7 @@ def test_a_file_that_is_not_a_plan_is_reported_as_such(command: Resnap, saved: P
         *((json.dumps({**good, "partitions": [first | wrong]}), "expected int") for wrong in WRONG_NUMBERS),
         (json.dumps({**good, "partitions": good["partitions"] * 2}), "twice"),
         (json.dumps({**good, "partitions": [{"topic": "payments"}]}), ""),
+        (f"{saved.read_text()}x", f"at byte {len(saved.read_text())}: expected"),
         (json.dumps({**good, "sources": 7}), ""), (json.dumps({**good, "rules": {}}), ""),
     ]  # fmt: skip
     for number, (text, why) in enumerate(broken):
@@ -294,6 +295,18 @@ def test_proving_judges_what_is_there_and_writes_nothing(command: Resnap, broker
     assert set(verdicts) == set(lost_boundaries(partition))
     assert set(verdicts.values()) == {None}
     assert tree(broker_log) == before
+
+
+def test_where_nothing_is_wrong_and_some_is_missing_the_next_step_makes_that(
+    command: Resnap, broker_log: Path, tmp_path: Path
+) -> None:
+    partition = broker_log / "payments-0"
+    told = command("plan", partition, "--prove", "--as-of", "roll", "--full", *LOCAL).out
+    advised = told.partition("Next: `resnap ")[2].partition("`")[0].replace("DIR", str(tmp_path / "made"))
+    assert "that a replay contradicts" not in told
+    assert command(*shlex.split(advised), *LOCAL).code == 0
+    made = bases(tmp_path / "made" / "payments-0", "snapshot")
+    assert made == sorted(lost_boundaries(partition))
 
 
 def _without_first_entry(snapshot: bytes) -> bytes:

@@ -312,3 +312,12 @@ def test_an_empty_remote_is_not_the_current_directory(command: Resnap, broker_lo
 def test_nothing_is_to_be_verified_in_a_store_that_ended_with_the_command(command: Resnap, broker_log: Path) -> None:
     ran = command("tier", broker_log, "--topic", "orders", "--to", "memory://there", *LOCAL)
     assert (ran.code, "segments shipped" in ran.out, "resnap verify" in ran.out) == (0, True, False)
+
+
+def test_snapshots_beside_their_segments_are_no_staged_ones_to_be_made_again_or_installed(
+    command: Resnap, broker_log: Path
+) -> None:
+    for place in (broker_log, broker_log.as_uri()):
+        ran = command("verify", broker_log, "--snapshots", place, *LOCAL)
+        assert ran.code == 0, ran.err
+        assert f"Next: `resnap check {broker_log}`" in ran.out

@@ -457,3 +457,29 @@ def test_progress_ends_with_all_bytes_wherever_the_objects_lie(
     progress = next(line["progress"] for line in lines if line.get("progress", {}).get("task") == "verify")
     assert progress["segments"] == progress["segmentsTotal"] > 0
     assert progress["bytes"] == progress["bytesTotal"] > 0
+
+
+def test_objects_that_lost_their_manifest_are_named_and_nothing_is_called_done(
+    command: Resnap, verify: Callable[..., Ran], store: Path
+) -> None:
+    def closing() -> str:
+        return command("verify", "--store", store.as_uri(), "--engine", "local").out.splitlines()[-1]
+
+    assert "without a manifest" not in verify().err
+    assert closing().startswith("Next: nothing is left to do")
+    lost = max(path for path in manifest_paths(store) if "/payments/" in str(path))
+    lost.unlink()
+    ran = verify()
+    assert (ran.code, "1 segment with objects and without a manifest" in ran.err) == (0, True), ran.err
+    assert str(lost.relative_to(store)) in ran.err
+    assert closing().startswith("Next: `resnap tier`")
+
+
+def test_a_run_that_reads_nothing_back_does_not_say_that_all_is_right(command: Resnap, store: Path) -> None:
+    for path in store.rglob("*.manifest"):
+        os.utime(path, (1_500_000_000, 1_500_000_000))
+    ran = command("verify", store.as_uri(), "--since", "1h", "--engine", "local")
+    assert (ran.code, ran.out.splitlines()[-1]) == (
+        0,
+        "Next: the same command without --since: nothing was read back.",
+    )
