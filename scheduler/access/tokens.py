@@ -116,7 +116,9 @@ class Tokens:
         with self.database.write() as connection:
             found = _token_named(connection, name)
             if found is None:
-                raise UsageError(f"there is no token {name!r}", hint="`resnap token list` shows the existing tokens")
+                was = any(token.name == name for token in self.all())
+                what = f"the token {name!r} is revoked already" if was else f"there is no token {name!r}"
+                raise UsageError(what, hint="`resnap token list` shows all tokens")
             connection.execute("UPDATE tokens SET revoked_ms = ? WHERE id = ?", (self.clock.now_ms(), found.id))
             connection.execute("DELETE FROM sessions WHERE token_id = ?", (found.id,))
         return found

@@ -79,6 +79,11 @@ def run(request: ExportRequest, context: Context, report: Report) -> None:
         taken_ms=context.clock.now_ms(),
         is_secret=None if request.credentials else is_secret_name,
     )
+    if not state.offsets and not faults:
+        context.note(
+            "no partition of __consumer_offsets is there: no groups' offsets are exported; brokers with its replicas"
+            " have them"
+        )
     if metadata_log is None:
         context.warn(
             "there is no metadata log: ACLs, quotas and configuration are not exported (--metadata-log); of a cluster"
@@ -145,6 +150,10 @@ class ExportView(View["Reported[Exported]"]):
             "scramCredentials": 0 if metadata is None else len(metadata.scram_credentials),
             "secretsLeftOut": 0 if metadata is None else metadata.secrets_left_out,
         }
+
+    def table_head(self) -> Row:
+        """Return no facts: people read them in words."""
+        return {}
 
     def closing(self) -> Iterator[str]:
         """Yield the same in words, and what to do next."""

@@ -132,7 +132,7 @@ class FleetView(View["Reported[TopicAnswer | FleetStatus]"]):
         silent = sum(broker["error"] is not None for broker in self._brokers)
         asked = f"{some(len(self._brokers), 'broker')}{f', {human_count(silent)} not known' if silent else ''}"
         yield ""
-        yield from map(str, answer_of(self._by_verdict).sentences)
+        yield from map(str, answer_of(self._by_verdict, silent=silent).sentences)
         yield f"Asked: {asked}."
         if self._releases is not None:
             yield faults_line(self._releases)

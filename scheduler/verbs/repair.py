@@ -272,6 +272,8 @@ class RepairView(SummedView[Result]):
         )
         left = f" Not repaired: {some(count['notRepaired'], 'finding')}." if count["notRepaired"] else ""
         if not count["segments"]:
+            yield "Nothing was compared or replaced."
+            yield AGAIN
             return
         yield from self.summed_note()
         yield from beginnings_gone(self._known_from)

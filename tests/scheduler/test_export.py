@@ -141,3 +141,12 @@ def test_a_store_without_such_a_url_is_named_before_anything_is_read_or_asked(co
 
 def test_a_schedule_does_what_the_command_of_its_name_does() -> None:
     assert (verb_of("export"), verb_of("export-cluster")) == (export.VERB, export.CLUSTER_VERB)
+
+
+def test_people_read_no_names_of_fields_and_that_no_offsets_were_there(command: Resnap, tmp_path: Path) -> None:
+    data = with_metadata(node(tmp_path / "data"), [*topic("payments", ID, 2)])
+    ran = command("export", data, "--to", (tmp_path / "store").as_uri())
+    assert (ran.code, "no partition of __consumer_offsets is there" in ran.err) == (0, True), ran.err
+    assert ran.out.startswith("0 committed offsets of 0 groups, ")
+    with_groups = command("export", whole(tmp_path / "other"), "--to", (tmp_path / "store").as_uri())
+    assert "no partition of __consumer_offsets" not in with_groups.err

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import tracemalloc
 from collections import Counter
 from typing import TYPE_CHECKING, Any, cast
@@ -285,6 +286,18 @@ def test_an_index_that_a_broker_has_fetched_is_shown_as_that_of_the_segment(tmp_
     fetched = tmp_path / "158_zNudbpADS06w3fwOa68uQw.timeindex"
     fetched.write_bytes((payments / "00000000000000000158.timeindex").read_bytes())
     assert shown(fetched)[1] == shown(payments / "00000000000000000158.timeindex")[1]
+
+
+def test_a_file_of_another_kind_than_was_asked_for_is_not_called_damaged(
+    command: Resnap, payments: Path, tmp_path: Path
+) -> None:
+    log = min(payments.glob("*.log"))
+    for path in (log, shutil.copy(log, tmp_path / "renamed")):
+        ran = command("inspect", path, "--kind", "snapshot")
+        assert (ran.code, f"{path} is no snapshot" in ran.err, "what it is: log" in ran.err) == (2, True, True), ran.err
+    damaged = tmp_path / f"{1:020d}.snapshot"
+    damaged.write_bytes(b"\0" + min(payments.glob("*.snapshot")).read_bytes())
+    assert command("inspect", damaged, "--kind", "snapshot").code == 1
 
 
 def test_a_directory_or_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ if TYPE_CHECKING:
 
 Entries: TypeAlias = npt.NDArray[np.void]
 """Rows of ``ENTRY_DTYPE``."""
-_UNFINISHED: Final = "it is not what the fingerprint describes: the run that wrote it did not finish"
+_UNFINISHED: Final = (
+    "it is not what the fingerprint describes: the run that wrote it did not finish, or it was changed since"
+)
 
 
 def decide(

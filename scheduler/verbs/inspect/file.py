@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import PurePath
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from resnap.scheduler.output.rendering import Answer, Row
+    from resnap.scheduler.verbs.inspect.opened_file import OpenedFile
 
 
 _BATCH_KEYS: Final = ("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence", "producerId",
@@ -165,7 +167,11 @@ def run(request: InspectRequest, context: Context, report: Report) -> None:
     # As Kafka's own tool does: with ``isvalid``, and a wrong checksum is no damage.
     as_dump = settings.output == "dump-log"
     sources = sources_of(settings)
-    with opened_file(file, sources, verify_crc=settings.verify_crc) as opened, in_file(file):
+    with (
+        opened_file(file, sources, verify_crc=settings.verify_crc) as opened,
+        in_file(file),
+        _is_of_kind(request, opened),
+    ):
         kind = request.kind or kind_by_name(opened.name) or kind_by_content(opened.reader)
         if kind is None:
             known = ", ".join(Kind)
@@ -181,6 +187,20 @@ def run(request: InspectRequest, context: Context, report: Report) -> None:
         if not as_dump:
             for row in rows:
                 report(Reported(what=row))
+
+
+@contextmanager
+def _is_of_kind(request: InspectRequest, opened: OpenedFile) -> Iterator[None]:
+    """Raise as a UsageError that a file is damaged if it is one of another kind than was asked for."""
+    try:
+        yield
+    except FormatError as error:
+        known = kind_by_name(opened.name) or kind_by_content(opened.reader)
+        asked = Kind.SEGMENT if request.kind is Kind.TRANSACTION_STATE else request.kind
+        if asked is None or known in {None, asked}:
+            raise
+        hint = f"without --kind it is shown as what it is: {known}"
+        raise UsageError(f"{request.file} is no {request.kind}: {error}", hint=hint) from error
 
 
 class InspectView(View["Opened | Reported[Row]"]):

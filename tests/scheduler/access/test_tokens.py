@@ -102,6 +102,13 @@ def test_a_name_that_could_be_taken_for_something_else_is_refused(tokens: Tokens
         tokens.create(name, Role.VIEWER)
 
 
+def test_a_token_that_is_revoked_already_is_not_called_missing(tokens: Tokens) -> None:
+    tokens.create("ci", Role.OPERATOR)
+    tokens.revoke("ci")
+    with pytest.raises(UsageError, match="the token 'ci' is revoked already"):
+        tokens.revoke("ci")
+
+
 def test_what_is_not_there_cannot_be_revoked(tokens: Tokens) -> None:
     with pytest.raises(UsageError, match="no token 'ci'"):
         tokens.revoke("ci")

@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from resnap.storage.disk import reading
 from resnap.storage.errors import MetadataLogError, UsageError
-from resnap.storage.log.names import CLUSTER_METADATA_TOPIC, FileKind, FileState, TopicPartition, parse_file_name
+from resnap.storage.log.log_dir import META_PROPERTIES
+from resnap.storage.log.names import (
+    CLUSTER_METADATA_TOPIC,
+    FileKind,
+    FileState,
+    TopicPartition,
+    parse_file_name,
+    parse_partition_dir_name,
+)
 from resnap.storage.log.partition_dir import Checkpoints, Segment, read_partition_dir
 from resnap.tiering.controller.metadata.batches import (
     MetadataBatch,
@@ -114,6 +122,9 @@ def list_metadata_log(directory: Path) -> MetadataLogFiles:
         if not found.is_dir():
             what = "not a directory" if directory.exists() else "no such directory"
             raise UsageError(f"{directory}: {what}", hint=_WHERE)
+        is_of = parse_partition_dir_name(found.name)
+        if is_of and is_of.topic_partition != METADATA_PARTITION and (found.parent / META_PROPERTIES).exists():
+            raise UsageError(f"{directory} is a partition of {is_of.topic}, and no metadata log", hint=_WHERE)
         segments = read_partition_dir(found, METADATA_PARTITION, Checkpoints()).segments
         names = os.listdir(found)  # noqa: PTH208
         named = filter(None, map(_CHECKPOINT.fullmatch, names))

@@ -203,6 +203,11 @@ def test_a_place_without_a_metadata_log_is_reported(tmp_path: Path, fixture_set:
         list_metadata_log(tmp_path / "nowhere")
 
 
+def test_the_directory_of_another_topic_is_no_damaged_metadata_log(fixture_set: Sets) -> None:
+    with pytest.raises(UsageError, match="is a partition of payments, and no metadata log"):
+        list_metadata_log(fixture_set(KRAFT[0]).data / "payments-0")
+
+
 def test_a_file_is_not_a_place_of_a_metadata_log(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="not a directory"):
