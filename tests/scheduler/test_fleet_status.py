@@ -81,6 +81,8 @@ def test_one_answer_comes_of_several_services_and_one_that_is_gone_makes_it_unkn
         assert f"broker 3: {gone}: connection refused" in ran.error["message"]
         nobody = command("fleet", "status", "--config", configuration, "--topic", "nothing-like-it")
         assert nobody.code == 16
+        assert "1 broker did not answer." in nobody.out
+        assert "There is no topic" not in nobody.out
         configuration.write_text(two)
         assert command("fleet", "status", "--config", configuration, "--topic", "nothing-like-it").code == 2
 

@@ -325,6 +325,15 @@ def test_damage_that_is_not_repaired_is_named_and_ends_as_verify_does(
     assert (both.code, both.document["summary"]["snapshots"], both.document["summary"]["notRepaired"]) == (3, 1, 1)
 
 
+def test_without_the_key_people_read_no_names_of_counts(
+    command: Resnap, fixture_set: Callable[[str], FixtureSet]
+) -> None:
+    url = f"{fixture_set('kafka-3.9.1-aiven-encrypted').remote.as_uri()}/tiered"
+    ran = command("repair", url, "--no-other-writers", "--engine", "local")
+    assert (ran.code, ran.out.splitlines()[0]) == (10, "Nothing was compared or replaced."), ran.out
+    assert "Next: the same command again" in ran.out
+
+
 def test_where_nothing_is_stored_nothing_is_printed_or_made(command: Resnap, tmp_path: Path) -> None:
     ran = command("repair", (tmp_path / "mistyped").as_uri())
     assert (ran.code, ran.out, "holds no tiered segment" in ran.err) == (2, "", True), ran.err
