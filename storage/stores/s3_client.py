@@ -48,6 +48,7 @@ from resnap.storage.errors import (
     UploadGoneError,
 )
 from resnap.storage.stores.protocol import ClaimRefusedError
+from resnap.storage.stores.s3_answers import require_whole_heads
 from resnap.storage.stores.s3_body import send_known_bodies
 from resnap.storage.threads import pause
 from resnap.storage.version import resnap_version
@@ -366,6 +367,7 @@ def _make_client(settings: S3Settings) -> tuple[S3Client, HeldCredentials]:
     # They count attempts, of which botocore makes one.
     client.meta.events.unregister("request-created", add_retry_headers)
     send_known_bodies(client)
+    require_whole_heads()
     added = settings.request_parameters()
     if added:
         client.meta.events.register("provide-client-params.s3", _adder(added))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -28,6 +29,8 @@ class Answer:
     body: bytes = b""
     claimed_length: int | None = None
     """Content-Length, where it shall lie; the connection is closed after the body."""
+    head_bytes: int | None = None
+    """Of the head, where the connection shall be closed within it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,7 @@ def canned_server() -> Iterator[CannedServer]:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             canned.requests.append(Request(method=self.command, path=self.path, headers=self.headers, body=body))
             answer = canned.next_answer()
+            connection, self.wfile = self.wfile, io.BytesIO()
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
@@ -70,7 +74,9 @@ def canned_server() -> Iterator[CannedServer]:
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(answer.body)
-            self.close_connection = answer.claimed_length is not None
+            whole, self.wfile = self.wfile.getvalue(), connection
+            self.wfile.write(whole[: answer.head_bytes])
+            self.close_connection = answer.claimed_length is not None or answer.head_bytes is not None
 
         do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer  # noqa: N815 - http.server's own names
 
