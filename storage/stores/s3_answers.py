@@ -2,15 +2,18 @@
 
 ``http.client`` takes the end of a connection for the end of a head. Such an answer lacks the headers that did not
 arrive, its length among them, so that its body seems empty, and the checksum that would show it; or the last one has
-half of its value.
+half of its value. And botocore reads on for ever where it ends within an answer that asks for the body.
 """
 
 from __future__ import annotations
 
 import http.client
-from typing import Any
+from typing import Any, Final
 
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPSConnection
+
+_LINE_BYTES: Final = 64 << 10
+"""The longest that is read as one."""
 
 
 class _Lines:
@@ -44,8 +47,16 @@ class WholeHead(http.client.HTTPResponse):
             self.fp = connection
 
 
+def _skip_headers(_: object, connection: object) -> None:
+    """Read to the end of a head; RemoteDisconnected if the connection ends within it."""
+    lines = _Lines(connection)
+    while lines.readline(_LINE_BYTES) != b"\r\n":
+        pass
+
+
 def require_whole_heads() -> None:
     """Make botocore take no other answers, for all clients of the process."""
     connections: tuple[Any, ...] = (AWSHTTPConnection, AWSHTTPSConnection)
     for connection in connections:
         connection.response_class = WholeHead
+        connection._consume_headers = _skip_headers  # noqa: SLF001 - that of an answer that asks for the body

@@ -6,13 +6,16 @@ import io
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from email.message import Message
+
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,8 @@ class CannedServer:
     url: str
     answers: list[Answer] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
+    continue_bytes: int | None = None
+    """Of the answer that asks for a body, where the connection shall be closed within it."""
 
     def next_answer(self) -> Answer:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -60,6 +65,13 @@ def canned_server() -> Iterator[CannedServer]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
+
+        def handle_expect_100(self) -> bool:
+            if canned.continue_bytes is None:
+                return super().handle_expect_100()
+            self.wfile.write(CONTINUE[: canned.continue_bytes])
+            self.close_connection = True
+            return False
 
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -8,7 +8,7 @@ import pytest
 from resnap.storage.errors import StoreUnavailableError
 from resnap.storage.stores.s3 import S3ObjectStore
 from resnap.storage.stores.s3_settings import S3Settings
-from tests.storage.stores.conftest import Answer, CannedServer
+from tests.storage.stores.conftest import CONTINUE, Answer, CannedServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,13 @@ WHOLE = Answer(
     },
     body=BODY,
 )
+
+
+def once_asked(server: CannedServer) -> S3ObjectStore:
+    settings = S3Settings(
+        endpoint_url=server.url, access_key_id="a", secret_access_key="b", addressing_style="path", max_attempts=1
+    )
+    return S3ObjectStore("bucket", "", settings)
 
 
 def opened(store: S3ObjectStore) -> bytes:
@@ -47,11 +54,7 @@ def test_an_answer_that_ends_within_its_head_did_not_come(
     canned_server: CannedServer, read: Callable[[S3ObjectStore], object]
 ) -> None:
     """At whichever byte: what came of it may look like an answer of another length, time or version."""
-    settings = S3Settings(
-        endpoint_url=canned_server.url, access_key_id="a", secret_access_key="b", addressing_style="path",
-        max_attempts=1,
-    )  # fmt: skip
-    store = S3ObjectStore("bucket", "", settings)
+    store = once_asked(canned_server)
     canned_server.answers = [WHOLE]
     whole = read(store)
     head_bytes = 0
@@ -65,3 +68,18 @@ def test_an_answer_that_ends_within_its_head_did_not_come(
             break
     assert found == whole
     assert head_bytes > len(str(WHOLE.headers))
+
+
+def test_a_connection_that_ends_where_a_body_is_asked_for_ends_the_request(canned_server: CannedServer) -> None:
+    """And not never: whoever writes waits for it."""
+    store = once_asked(canned_server)
+    canned_server.answers = [Answer()]
+    for size in range(len(CONTINUE)):
+        canned_server.continue_bytes = size
+        with pytest.raises(StoreUnavailableError):
+            store.put("key", bytes(1 << 17))
+    assert canned_server.requests == []
+    canned_server.continue_bytes = None
+    store.put("key", bytes(1 << 17))
+    [asked] = canned_server.requests
+    assert len(asked.body) == 1 << 17
