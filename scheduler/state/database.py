@@ -138,11 +138,13 @@ class Database:
 
         Raises:
             DataError: it is damaged.
-            StateError: it cannot be written.
+            StateError: it cannot be written, or is not there any more: what is written then is lost with the process.
 
         """
         if self._damage is not None:
             raise self._damage
+        with self._translate_errors():
+            self.path.stat()
         with self.write() as connection:
             connection.execute("UPDATE probe SET times = times + 1")
 

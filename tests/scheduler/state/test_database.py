@@ -189,6 +189,18 @@ def test_damage_that_a_read_finds_makes_a_service_not_ready(tmp_path: Path) -> N
     opened.close()
 
 
+def test_a_file_that_is_not_there_any_more_makes_a_service_not_ready_until_it_is_back(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "service.db"
+    opened = Database(path, is_service=True)
+    opened.probe()
+    path.parent.rename(tmp_path / "away")
+    with pytest.raises(StateError, match=r"service\.db: no such file"):
+        opened.probe()
+    (tmp_path / "away").rename(path.parent)
+    opened.probe()
+    opened.close()
+
+
 def test_another_file_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "service.db").write_bytes(b"not a database at all" * 100)
     with pytest.raises(DataError, match=r"service\.db is not a file of the service"):
