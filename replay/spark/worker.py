@@ -6,6 +6,7 @@ import ctypes
 import functools
 import gc
 import tempfile
+from itertools import count
 from typing import Final
 
 from pyspark import SparkFiles
@@ -13,17 +14,22 @@ from pyspark import SparkFiles
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 """Parameters of ``mallopt``, which glibc has."""
+_TASKS: Final = count(1)
+"""Counts the tasks of this process."""
 
 
-@functools.cache
 def freeze_worker() -> None:
     """Avoid the garbage collection that pyspark runs after every task; call it at the top of a task function.
 
-    It freezes all live objects, mostly imports, once per process. For workers only: in a driver it would keep garbage
-    alive. Works together with Unix domain sockets; each alone gains little.
+    It freezes all live objects, mostly imports and compiled code, in the first, second, fourth, eighth task and so on
+    of a process: tasks load code when they first need it, and what else they leave may be garbage later. For workers
+    only: in a driver it would keep garbage alive. Works together with Unix domain sockets; each alone gains little.
     """
-    gc.collect()
-    gc.freeze()
+    number = next(_TASKS)
+    if number == 1:
+        gc.collect()
+    if number & (number - 1) == 0:
+        gc.freeze()
 
 
 @functools.cache
