@@ -169,7 +169,7 @@ def test_a_window_that_must_be_longer_goes_into_a_further_round_of_its_own(
     partitions = [a_partition(tmp_path / "log", segments, name=name) for name in ("one-0", "two-0", "bad-0")]
     plans = [planned(partitions[0], now_ms=NOW_MS, wanted=[62]), *(planned(p, now_ms=NOW_MS) for p in partitions[1:])]
     below = sorted(partitions[2].glob("*.log"))[plans[2].runs[-1].start - 1]
-    below.write_bytes(b"\1" * 100)
+    below.write_bytes(b"\1" * below.stat().st_size)
     here, there = tmp_path / "local", tmp_path / "spark"
     local = list(rebuild_locally(plans, DirectorySink(here)))
     distributed = list(SparkRebuild(context=session.sparkContext, sink_url=there.as_uri()).run(plans))
