@@ -79,7 +79,7 @@ def _serves(anchor: Anchor, plan: PartitionPlan) -> bool:
     reaches = anchor.read_from <= plan.segments[window.start].base_offset
     below_high_watermark = plan.high_watermark is None or anchor.offset <= plan.high_watermark
     same_silence = anchor.certain_silence_ms == plan.rules.written_under.certain_silence_ms
-    kept_after_ms = _kept_after_ms(plan, anchor.clock_ms)
+    kept_after_ms = _kept_after_ms(plan, anchor.last_clock_ms)
     complete = anchor.pruned_ms is None or (kept_after_ms is not None and anchor.pruned_ms <= kept_after_ms)
     return above and reaches and below_high_watermark and same_silence and complete
 
@@ -97,7 +97,7 @@ def _kept_after_ms(plan: PartitionPlan, clock_ms: int) -> int | None:
     """
     if not plan.rules.as_of.roll:
         return plan.rules.kept_after_ms(plan.rules.as_of.now_ms)
-    return plan.rules.kept_after_ms(clock_ms) if clock_ms >= 0 else None
+    return plan.rules.kept_after_ms(min(clock_ms, plan.rules.as_of.now_ms)) if clock_ms >= 0 else None
 
 
 def kept_places(plan: PartitionPlan, run: SegmentRun) -> frozenset[int]:
@@ -121,12 +121,19 @@ KEPT_BACK = (1, 2, 4, 16)
 
 
 def keep_state(
-    plan: PartitionPlan, run: SegmentRun, seen: Piece, offset: int, *, oldest_clock_ms: int | None, lacks_records: bool
+    plan: PartitionPlan,
+    run: SegmentRun,
+    seen: Piece,
+    offset: int,
+    *,
+    last_clock_ms: int,
+    oldest_clock_ms: int | None,
+    lacks_records: bool,
 ) -> Anchor | None:
     """Write the state ``seen`` at ``offset`` as an anchor; None if that fails, which only costs later reading."""
     if plan.keep_in is None or (seen.rows["illegal_offset"] != NONE).any():
         return None
-    kept_after_ms = _kept_after_ms(plan, seen.clock_ms)
+    kept_after_ms = _kept_after_ms(plan, last_clock_ms)
     rows = seen.rows if kept_after_ms is None else prune(seen.rows, plan, kept_after_ms)
     earlier_ms = run.anchor.pruned_ms if run.anchor else None
     pruned_ms = max((ms for ms in (earlier_ms, kept_after_ms) if ms is not None), default=None)
@@ -142,6 +149,7 @@ def keep_state(
         cut_through=run.cut_through,
         oldest_clock_ms=oldest_clock_ms,
         clock_ms=seen.clock_ms,
+        last_clock_ms=last_clock_ms,
         lacks_records=lacks_records,
         certain_silence_ms=plan.rules.written_under.certain_silence_ms,
         pruned_ms=pruned_ms,

@@ -134,11 +134,15 @@ class RunCombine:
         offset = self.plan.segments[segment_index].next_base_offset
         if segment_index not in self._kept_places or offset is None or self._is_given_up():
             return
-        if self._clock_ms < self._table.clock_ms:
-            return  # the broker's clock was ahead: by which time it has forgotten producers is not known
         state = Piece(self._state, self._table.clock_ms)
         anchor = keep_state(
-            self.plan, self.run, state, offset, oldest_clock_ms=self._oldest_clock_ms, lacks_records=self._lacks_records
+            self.plan,
+            self.run,
+            state,
+            offset,
+            last_clock_ms=self._clock_ms,
+            oldest_clock_ms=self._oldest_clock_ms,
+            lacks_records=self._lacks_records,
         )
         if anchor is not None:
             self._anchors.append(anchor)
@@ -306,7 +310,7 @@ class RunCombine:
         as_of = self.plan.rules.as_of
         if not as_of.roll:
             return as_of.now_ms
-        return roll_time_ms(boundary.earliest_roll_ms, self._clock_ms, self._clock_above_ms)
+        return min(roll_time_ms(boundary.earliest_roll_ms, self._clock_ms, self._clock_above_ms), as_of.now_ms)
 
     @property
     def _start_offset(self) -> int:

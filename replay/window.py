@@ -120,6 +120,7 @@ def roll_time_ms(earliest_ms: int, last_below_ms: int, oldest_above_ms: int | No
     Server clocks on both sides bound it: the last one below it (-1 if there is none), and the oldest in the segment
     above it, for the case that the modification time was lost and a client's clock was ahead. A broker's clock may have
     been ahead for a while, too: then the last one counts, not the newest, and that above it more than that below it.
+    A clock that is ahead at the end of a segment is not seen where the segment above it has none.
     """
     latest_ms = max(earliest_ms, last_below_ms)
     return latest_ms if oldest_above_ms is None else min(latest_ms, oldest_above_ms)

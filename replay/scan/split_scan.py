@@ -82,7 +82,7 @@ class SplitScan:
 
     def _cached_piece(self, anchor: Anchor) -> Piece:
         """Return the state that an earlier replay cached, as the summary of everything below the split."""
-        self.facts.server_clock_ms = anchor.clock_ms
+        self.facts.server_clock_ms = anchor.last_clock_ms
         self.facts.oldest_server_clock_ms = anchor.oldest_clock_ms
         self.facts.lacks_records = anchor.lacks_records
         rows = np.concatenate([read_state(state) for state in anchor.states])

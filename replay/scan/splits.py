@@ -91,6 +91,8 @@ class Anchor:
     """Oldest server clock in what was read."""
     clock_ms: int
     """Newest server clock; -1 if there was none."""
+    last_clock_ms: int
+    """Last server clock, which counts for the time of a roll; -1 if there was none."""
     lacks_records: bool
     """Records are missing inside what was read, as only a cleaner, or a loss, leaves it."""
     certain_silence_ms: int

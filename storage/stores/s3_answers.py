@@ -34,6 +34,10 @@ class _Lines:
             raise http.client.RemoteDisconnected("the connection ended within the head of an answer")
         return line
 
+    def close(self) -> None:
+        """Close the connection's file, as ``http.client`` does at what is no answer."""
+        self._connection.close()
+
 
 class WholeHead(http.client.HTTPResponse):
     """An answer whose head came whole."""
@@ -44,7 +48,8 @@ class WholeHead(http.client.HTTPResponse):
         try:
             super().begin()
         finally:
-            self.fp = connection
+            if self.fp is not None:  # else it was closed: what came is no answer
+                self.fp = connection
 
 
 def _skip_headers(_: object, connection: object) -> None:

@@ -218,6 +218,26 @@ def test_a_brokers_clock_that_was_ahead_below_an_anchor_costs_reading_and_no_pro
     assert list(found[partition.boundaries[-1]]) == [1, 2, 3]
 
 
+def test_markers_of_which_the_last_is_a_little_older_cost_no_anchor(tmp_path: Path) -> None:
+    """A leader may take the times of markers in another order than it appends them."""
+    written = [[data(0, 1), data(0, 2), marker(0.2, 1), marker(0.1, 2)], [plain(1)], [plain(2)]]
+    partition = load_partition_dir(a_partition(tmp_path, written))
+    for roll in (False, True):
+        rules = ReplayRules(as_of=AsOf(now_ms=hour(9), roll=roll), expiry=Expiry(24 * HOUR_MS, 600_000))
+        result, found = carried_out(begun_at(partition, rules, partition.boundaries[0], tmp_path))
+        assert result.anchor == partition.boundaries[0]
+        assert list(found[partition.boundaries[-1]]) == [1, 2]
+
+
+def test_no_boundary_was_rolled_after_the_run(tmp_path: Path) -> None:
+    """A clock that was ahead, and that no segment above corrects yet, expires nobody who is alive now."""
+    partition = load_partition_dir(a_partition(tmp_path, [[data(0, 1), marker(240, 1)], [plain(1)]]))
+    rules = ReplayRules(as_of=AsOf(now_ms=hour(2), roll=True), expiry=Expiry(24 * HOUR_MS, 600_000))
+    result, found = carried_out(plan_of(partition, rules, partition.boundaries, None))
+    assert [boundary.as_of_ms for boundary in result.boundaries] == [hour(2)]
+    assert list(found[partition.boundaries[0]]) == [1]
+
+
 def test_who_may_have_a_past_below_the_window_is_read_up_on_without_the_anchor(tmp_path: Path) -> None:
     # Producer 1 was there before the window begins, and comes back only above the anchor.
     segments = [[plain(at)] for at in range(0, 30, 2)]

@@ -15,6 +15,7 @@ import pytest
 
 from resnap.storage.crc32c import crc32c
 from resnap.storage.layouts.manifest import (
+    TOMBSTONE,
     Manifest,
     ManifestFacts,
     ObjectKind,
@@ -473,6 +474,9 @@ def test_objects_that_lost_their_manifest_are_named_and_nothing_is_called_done(
     assert (ran.code, "1 segment with objects and without a manifest" in ran.err) == (0, True), ran.err
     assert str(lost.relative_to(store)) in ran.err
     assert closing().startswith("Next: `resnap tier`")
+    lost.write_bytes(TOMBSTONE)
+    assert "without a manifest" not in verify().err, "what a deletion has left, or is at, is no segment"
+    assert closing().startswith("Next: nothing is left to do")
 
 
 def test_a_run_that_reads_nothing_back_does_not_say_that_all_is_right(command: Resnap, store: Path) -> None:

@@ -60,7 +60,8 @@ def results(directory: Path, offset: int = 10) -> CachedResults:
     assert state is not None
     anchor = Anchor(
         offset=offset, read_from=0, known_from=0, seen_since_ms=None, touched_until_ms=4, cut_through=frozenset({3, 1}),
-        oldest_clock_ms=None, clock_ms=-1, lacks_records=False, certain_silence_ms=9, pruned_ms=2, states=(state,),
+        oldest_clock_ms=None, clock_ms=-1, last_clock_ms=-1, lacks_records=False, certain_silence_ms=9, pruned_ms=2,
+        states=(state,),
     )  # fmt: skip
     refusal = Refusal(
         base_offset=0, next_base_offset=10, reason=Reason.ABOVE_LAST_STABLE_OFFSET, detail="it is", hint="wait"

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from resnap.tiering.judging.inventory import PartitionInventory
 
 T = TypeVar("T")
-VERSION: Final = 9
+VERSION: Final = 10
 """Raised with the form, and whenever a replay decides, names or compares otherwise: else old results would stand."""
 FILE: Final = "memory.json"
 MANIFESTS: Final = "manifests.z"

@@ -165,8 +165,12 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
     """
     manifests: dict[str, ObjectInfo] = {}
     sizes: dict[str, int] = {}
+    deleted: set[str] = set()
     for info in store.list(listing_prefix(within)):
-        parsed = None if is_tombstone(info) else parse_key(info.key)
+        if is_tombstone(info):
+            deleted.add(info.key)
+            continue
+        parsed = parse_key(info.key)
         if parsed is None or not ("=" in parsed.topic or wants(parsed.topic)):
             continue
         if parsed.suffix == MANIFEST_EXTENSION:
@@ -174,6 +178,7 @@ def list_shipped(store: ObjectStore, wants: Callable[[str], bool], within: str =
         else:
             beside = replace(parsed, suffix=MANIFEST_EXTENSION).key
             sizes[beside] = sizes.get(beside, 0) + info.size_bytes
+    sizes = {key: size for key, size in sizes.items() if key not in deleted}  # what a deletion has left is no segment
     topic_id_of = topic_ids_of(store, manifests)
     if within:
         belong = {key for key in {**manifests, **sizes} if _folder(topic_id_of, _place(key)).startswith(within)}

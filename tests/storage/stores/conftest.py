@@ -34,6 +34,8 @@ class Answer:
     """Content-Length, where it shall lie; the connection is closed after the body."""
     head_bytes: int | None = None
     """Of the head, where the connection shall be closed within it."""
+    instead: bytes | None = None
+    """What is sent in place of an answer of HTTP."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +89,9 @@ def canned_server() -> Iterator[CannedServer]:
             if self.command != "HEAD":
                 self.wfile.write(answer.body)
             whole, self.wfile = self.wfile.getvalue(), connection
-            self.wfile.write(whole[: answer.head_bytes])
-            self.close_connection = answer.claimed_length is not None or answer.head_bytes is not None
+            self.wfile.write(whole[: answer.head_bytes] if answer.instead is None else answer.instead)
+            parts = (answer.claimed_length, answer.head_bytes, answer.instead)
+            self.close_connection = any(part is not None for part in parts)
 
         do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer  # noqa: N815 - http.server's own names
 

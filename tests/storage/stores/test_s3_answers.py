@@ -70,6 +70,17 @@ def test_an_answer_that_ends_within_its_head_did_not_come(
     assert head_bytes > len(str(WHOLE.headers))
 
 
+@pytest.mark.parametrize("instead", [b"SSH-2.0-OpenSSH_9.2\r\n", b"<html>no store</html>\n", b"HTTP/9.1 abc\r\n\r\n"])
+def test_what_answers_in_another_protocol_is_a_store_that_cannot_be_reached(
+    canned_server: CannedServer, instead: bytes
+) -> None:
+    """As behind a wrong port."""
+    canned_server.answers = [Answer(instead=instead)]
+    with pytest.raises(StoreUnavailableError) as refused:
+        once_asked(canned_server).get("key")
+    assert "closed before we received a valid response" in str(refused.value)
+
+
 def test_a_connection_that_ends_where_a_body_is_asked_for_ends_the_request(canned_server: CannedServer) -> None:
     """And not never: whoever writes waits for it."""
     store = once_asked(canned_server)
