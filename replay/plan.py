@@ -197,10 +197,10 @@ def _boundaries(
     boundaries = []
     of_batches_ms = of_files_ms = -1
     for index, segment in enumerate(segments):
-        if segment.largest_timestamp_ms == segment.mtime_ms:  # no batch has a time, as before 0.10
-            of_files_ms = max(of_files_ms, segment.mtime_ms)
-        else:
+        if segment.has_batch_times:
             of_batches_ms = max(of_batches_ms, segment.largest_timestamp_ms or -1)
+        else:
+            of_files_ms = max(of_files_ms, segment.mtime_ms)
         # A copy may have lost the times of files, and then they say nothing of when producers were last seen.
         largest_ms = of_files_ms if of_batches_ms < 0 else of_batches_ms
         offset = segment.next_base_offset

@@ -38,6 +38,11 @@ class SegmentSpan:
     largest_timestamp_ms: int | None
     """None when unknown; it then counts as recent."""
 
+    @property
+    def has_batch_times(self) -> bool:
+        """Whether its largest timestamp is of a batch; else it is the time of the file, as of messages before 0.10."""
+        return self.largest_timestamp_ms != self.mtime_ms
+
     def is_recent(self, cut_ms: int) -> bool:
         """Whether a batch later than ``cut_ms`` may be here; the active segment grows, so it always may."""
         if self.next_base_offset is None or self.largest_timestamp_ms is None:

@@ -137,7 +137,7 @@ class _RecordRows:
         self._batches: list[npt.NDArray[np.int64]] = []
         """Rows with the fields of ``_Batch``."""
         self._parsed: list[_Parsed] = []
-        """Of the same batches."""
+        """The records of the same batches."""
         self._held_bytes = 0
         self._damage: dict[str, FormatError] = {}
         """What was skipped, by its text."""

@@ -44,7 +44,7 @@ def names_in(settings: type[SettingGroup]) -> Group:
 
 COMMON: Final = names_in(OutputSettings)
 DUMPED: Final = ("output",)
-"""For a command that can also print as Kafka's dump tool does."""
+"""The setting of a command that can also print as Kafka's dump tool does."""
 TOPIC: Final = ("topics", "exclude_topics")
 PARTITIONS: Final = (*TOPIC, "partitions", "high_watermark")
 KEY_PREFIX: Final = ("key_prefix",)
@@ -65,11 +65,11 @@ MEMORY: Final = names_in(replay.RunCacheSettings)
 STATE: Final = ("state_dir",)
 WRITE: Final = names_in(replay.WritingSettings)
 COPYING: Final = ("parallel", "bwlimit")
-"""For commands that copy segments, without how they are laid out."""
+"""The settings of commands that copy segments, without how they are laid out."""
 UPLOAD: Final = names_in(ShippingSettings)
 STORE: Final = names_in(StoreSettings)
 S3: Final = tuple(name for name in STORE if name.startswith("s3_"))
-"""For commands that open no segment."""
+"""The settings of a store for commands that open no segment."""
 SERVE: Final = names_in(ServiceSettings)
 ALL: Final = (*SOURCE, *CLUSTER, *COPYING_IN_TIME, *REPLAY, *ENGINE, *READING, *MEMORY, *WRITE, *UPLOAD, *STORE, *SERVE)
 

@@ -124,7 +124,7 @@ DECLARED: Final = {setting.name: setting for setting in declared_in(Settings)}
 RUN_SETTINGS: Final = frozenset(name for name, setting in DECLARED.items() if setting.setting.for_runs)
 """What a schedule, or a request, may set for its own runs; all else is set for the service."""
 AT_START: Final = tuple(name for name, setting in DECLARED.items() if setting.at_start)
-"""Of what lives as long as the service: its socket, who may speak to it, its log, its file, the engine, the quota."""
+"""Settings of what lives as long as the service: socket, who may speak to it, log, file, engine, quota."""
 
 
 def taken_over(at_work: Settings, read: Settings) -> tuple[Settings, tuple[str, ...]]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from resnap.tiering.shipping.segment_copy import Uploading
 
 PUT_USD: Final = 5e-6
-"""Of S3 Standard; also for a LIST, and for each request of an upload in parts."""
+"""The price of a PUT in S3 Standard; also of a LIST, and of each request of an upload in parts."""
 GET_USD: Final = 0.4e-6
 
 
@@ -64,7 +64,7 @@ def requests_of(left: Iterable[Sequence[Segment]], uploading: Uploading) -> Requ
 def next_of(scope: Scope, to: str, *, shipped: int, is_explained: bool = False) -> Iterator[str]:
     """Say what to do next where nothing is left to ship; a store in memory is gone by then."""
     if not shipped and is_explained:
-        yield "Next: what stands behind each ->, then the same command again."
+        yield "Next: do what each -> line says, then run the same command again."
     elif not shipped:
         yield f"Next: `resnap check {scope.typed}` says what stops each topic."
     elif not to.startswith("memory:"):

@@ -57,7 +57,7 @@ class AbortedTxn(NamedTuple):
 
     producer_id: int
     first_offset: int
-    """Of its first batch. Brokers before 2.8 also list transactions without a batch here, with the marker's offset."""
+    """Offset of its first batch; brokers before 2.8 list transactions without one, too, with the marker's offset."""
     last_offset: int
     """Offset of the marker."""
     last_stable_offset: int

@@ -31,7 +31,7 @@ class PlacedRecord(NamedTuple):
     header: RecordBatchHeader
     """The header of its batch."""
     position: int
-    """Of its batch in the file."""
+    """The position of its batch in the file."""
 
 
 def partitions_of(topic: str, log_dirs: Iterable[LogDir]) -> dict[int, PartitionDir]:
@@ -61,7 +61,7 @@ class PlacedBatch(NamedTuple):
 
     path: Path
     position: int
-    """Of the batch in the file."""
+    """The position of the batch in the file."""
     header: RecordBatchHeader
     batch: bytes
 

@@ -146,7 +146,7 @@ class Text:
     """A string in UTF-8."""
 
     length_bytes: int | None = None
-    """The size of the length or count before it, in versions that are not flexible."""
+    """The size of its length, in versions that are not flexible."""
 
     def read(self, cursor: Cursor, version: int) -> object:  # noqa: ARG002
         """Return the string."""
@@ -198,7 +198,7 @@ class Array:
 
     item: Wire
     length_bytes: int | None = None
-    """The size of the length or count before it, in versions that are not flexible."""
+    """The size of the count, in versions that are not flexible."""
 
     def read(self, cursor: Cursor, version: int) -> object:
         """Return the values."""
@@ -224,7 +224,7 @@ class Nullable:
 
     inner: Wire
     length_bytes: int | None = None
-    """The size of the length or count before it, in versions that are not flexible."""
+    """The size of the length, in versions that are not flexible."""
 
     def read(self, cursor: Cursor, version: int) -> object:
         """Return the value, or None."""

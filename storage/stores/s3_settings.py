@@ -46,12 +46,12 @@ class S3Settings:
     connect_timeout_s: float | None = None
     read_timeout_s: float | None = None
     encryption: Encryption | None = None
-    """By keys of the store's own or of its key management (SSE-S3, SSE-KMS)."""
+    """The encryption by keys of the store's own or of its key management (SSE-S3, SSE-KMS)."""
     kms_key_id: str | None = None
     customer_key: KeyFile | None = None
     """256 bits that every request carries and the store forgets (SSE-C), as ``decoded_key`` reads them."""
     storage_class: str | None = None
-    """Of what segments consist of; manifests and leases are small, and read often."""
+    """The class of what segments consist of; manifests and leases are small, and read often."""
     tags: tuple[tuple[str, str], ...] = ()
     """On every object that is written."""
     expected_bucket_owner: str | None = None

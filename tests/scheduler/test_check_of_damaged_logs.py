@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.logs.batch_builder import write_legacy_message
 from tests.scheduler.files import bases, batch_positions, file_at
 
 if TYPE_CHECKING:
@@ -372,3 +373,22 @@ def test_what_ends_the_start_of_a_broker_blocks_all_that_it_ends_whatever_is_in_
     scanned = command("scan", ready_log, "--output", "json").document["partitions"]
     stops = {row["topic"]: row["brokerStops"] for row in scanned}
     assert (stops["payments"]["reason"], stops["payments"]["detail"]) == ("no-start", blocker["detail"])
+
+
+def test_the_shortest_message_of_before_0_10_at_the_end_of_a_log_is_no_damage(
+    command: Resnap, broker_log: Path
+) -> None:
+    """One without key and value is shorter than what a batch begins with."""
+    partition = broker_log / "legacy-0"
+    begins, ends, *_ = bases(partition)
+    message = write_legacy_message(offset=ends - 1, magic=0, key=None, value=None)
+    for index in ("index", "timeindex"):
+        file_at(partition, begins, index).write_bytes(b"")
+
+    def reasons(log: bytes) -> set[str]:
+        file_at(partition, begins, "log").write_bytes(log)
+        [row] = command("check", broker_log, "--topic", "legacy", "--output", "json").document["topics"]
+        return {blocker["reason"] for blocker in row["blockers"]}
+
+    assert "damaged" not in reasons(message)
+    assert "damaged" in reasons(message[:-1])

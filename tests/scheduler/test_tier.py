@@ -227,7 +227,7 @@ def test_where_what_stops_it_is_named_check_which_may_call_it_ready_is_not_advis
     data, url = fixture_set("kafka-2.7.2").data, tmp_path.as_uri()
     ran = command("tier", data, "--to", url, "--topic", "orders", "--layout", "aiven", *LOCAL)
     assert (ran.code, "topic-id-unknown: orders-0: " in ran.out) == (0, True), ran.out
-    assert ran.out.endswith("\nNext: what stands behind each ->, then the same command again.\n")
+    assert ran.out.endswith("\nNext: do what each -> line says, then run the same command again.\n")
 
 
 def test_without_a_high_watermark_nothing_is_shipped_until_it_is_given(

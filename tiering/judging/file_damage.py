@@ -25,7 +25,7 @@ from resnap.storage.log.indexes import (
     TIME_ENTRY,
 )
 from resnap.storage.log.partition_dir import LEADER_EPOCHS
-from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_V2
+from resnap.storage.log.record_batch import HEADER, LOG_OVERHEAD, MAGIC_POSITION, MAGIC_V2
 from resnap.storage.sources.files import GONE
 from resnap.tiering.judging.inventory import checkpointed_epochs, leader_epoch_of
 from resnap.tiering.judging.refusal import Reason, Refusal, refuse
@@ -181,8 +181,10 @@ def _by_last_batch(
     else:
         return None
     if position < segment.size_bytes:
-        is_begun = any(block[position - at :])
-        return _cut_inside(segment, position) if is_begun else _without_batch(segment, position, None)
+        # A whole message of before 0.11 may be shorter than what a batch begins with.
+        is_older = len(rest) > MAGIC_POSITION and rest[MAGIC_POSITION] < MAGIC_V2
+        cut = None if is_older else _cut_inside(segment, position)
+        return cut if any(rest) else _without_batch(segment, position, None)
     if end > next_base_offset and begins is not None:
         detail = f"{segment.path}: the batch at byte {begins} ends at offset {end - 1}, and the next segment begins at"
         return refuse(segment, Reason.DAMAGED, f"{detail} {next_base_offset}: brokers ship both all the same")

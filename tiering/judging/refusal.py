@@ -51,7 +51,7 @@ class Reason(StrEnum):
     DAMAGED = "damaged"
     """This segment, or one that its snapshot depends on, is not what Kafka writes, or a log is gone or empty."""
     UNREADABLE = "unreadable"
-    """The same could not be read: permission, a disk that failed, too many open files, or the file has gone."""
+    """It could not be read: permission, a disk that failed, too many open files, or the file has gone."""
     INVALID_TXN_STATE = "invalid-txn-state"
     """Below its end is input that Kafka refuses to load (``InvalidTxnStateException``)."""
     LEADER_EPOCHS_UNKNOWN = "leader-epochs-unknown"

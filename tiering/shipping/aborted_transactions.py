@@ -82,7 +82,7 @@ class SegmentTransactions:
     _ended: set[int] = field(default_factory=set)
     """Producers that have had a marker."""
     _begun_after: dict[int, list[int]] = field(default_factory=dict)
-    """By the offset of an abort marker at which no other one was open: the next transaction, to brokers from 2.8 on."""
+    """Next transactions by the offset of an abort marker at which no other was open, to brokers from 2.8 on."""
     _begun_after_to_old: dict[int, list[int]] = field(default_factory=dict)
     """The same to brokers before 2.8, to which a marker without a transaction begins one."""
     _waiting: dict[int, list[int]] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class AivenManifest:
 
     chunks: ChunkIndex
     indexes: Mapping[str, IndexRange | None]
-    """By the manifest's names, in its order; empty ones have size 0. Only that of transactions may be None."""
+    """Indexes by the manifest's names, in its order; empty ones have size 0. Only that of transactions may be None."""
     compression: bool
     encryption: WrappedKey | None
     segment: SegmentMetadata | None

@@ -282,7 +282,7 @@ class MetadataImage:
     left_aside: Mapping[str, int]
     """How many records of each type were read and not folded: delegation tokens."""
     skipped: tuple[SkippedRecords, ...]
-    """By type and version. Kafka never gives a known type and version another meaning, so all else holds."""
+    """Skipped records by type and version. Kafka never gives a known one another meaning, so all else holds."""
     notes: tuple[Note, ...]
 
     @property
